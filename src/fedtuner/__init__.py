@@ -1,0 +1,43 @@
+"""Tune the hyperparameters of federated learning while the model trains.
+
+FedEx, successive halving, random search and Hyperband over any method that splits into local training and
+aggregation. Khodak et al., "Federated Hyperparameter Tuning", NeurIPS 2021.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from fedtuner import fedex, methods, schedules, space
+from fedtuner.errors import FedtunerError, Interrupted
+from fedtuner.federation import Client, Simulation
+from fedtuner.fedex import FedEx
+from fedtuner.schedules import halving, hyperband, random_search
+from fedtuner.space import Choice, Float, Int, OneMinus, PowerOfTwo, Space
+from fedtuner.study import Study, tune, untuned
+
+if TYPE_CHECKING:
+    from fedtuner import data, pytorch
+
+__version__ = "0.1.0"
+
+__all__ = [
+    # spaces
+    "Space", "Float", "Int", "PowerOfTwo", "Choice", "OneMinus",
+    # problems
+    "Client", "Simulation",
+    # tuning
+    "tune", "untuned", "Study", "FedEx", "halving", "random_search", "hyperband",
+    # errors
+    "FedtunerError", "Interrupted",
+    # modules
+    "data", "fedex", "methods", "pytorch", "schedules", "space",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Import ``fedtuner.pytorch`` (and with it torch) and ``fedtuner.data`` when first used."""
+    if name in ("data", "pytorch"):
+        return importlib.import_module(f"fedtuner.{name}")
+    raise AttributeError(f"module 'fedtuner' has no attribute {name!r}")

@@ -1,0 +1,244 @@
+"""An arm of a study: one federated training with FedEx inside it. plan -> work -> fold is one communication round.
+
+Khodak et al., NeurIPS 2021, Algorithms 1 to 3. A plain arm is an arm with one candidate. ``plan`` and ``fold`` are
+pure; ``work`` is a pure function of its job. What goes wrong is an ordinary event, recorded in the round's record:
+
+- a client that does not report is absent;
+- a client whose update is not finite is left out of the aggregation and counts as the worst value for theta;
+- a client without training examples changes nothing (weight |T| = 0), one without validation examples says nothing
+  about theta or the score (weight |V| = 0); a round in which nobody validated has no score (NaN);
+- an arm whose model is not finite is diverged: its score is infinite and it spends no further rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedtuner import fedex
+from fedtuner.errors import ClientError, SpecError, suggest
+from fedtuner.federation import Report, Simulation
+from fedtuner.fedex import Belief, FedEx
+from fedtuner.methods.aggregate import mean_change
+from fedtuner.methods.base import Contribution, Job, Local, Method, Server, Update, Vectors, finite
+from fedtuner.rng import number, stream
+from fedtuner.space import Config
+from fedtuner.task import Metrics, Vector
+
+TARGETS = ("personalized", "global")
+COHORTS = ("independent", "shared")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all arms of a study have in common."""
+
+    method: Method
+    fedex: FedEx
+    cohort: int = 10  # clients per round
+    cohorts: str = "independent"  # shared: all arms meet the same clients in the same round
+    target: str = "personalized"  # what arms are compared by: the clients' models or the server's
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.cohort, bool) or not isinstance(self.cohort, int) or self.cohort < 1:
+            raise SpecError(f"cohort = {self.cohort!r}, but must be a whole number >= 1")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise SpecError(f"seed = {self.seed!r}, but must be a whole number")
+        for name, known in (("target", TARGETS), ("cohorts", COHORTS)):
+            value = getattr(self, name)
+            if value not in known:
+                raise SpecError(f"{name} = {value!r}, but must be one of {known}{suggest(str(value), known)}")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """The hyperparameters of one training: b, the candidates c_1..c_k, and FedEx's baseline discount."""
+
+    id: int
+    server: Config
+    candidates: tuple[Config, ...]
+    gamma: float
+
+
+@dataclass(frozen=True)
+class State:
+    """An arm after ``round`` rounds: saving it saves everything."""
+
+    round: int
+    w: Vector
+    belief: Belief
+    slots: Vectors = field(default_factory=dict)  # the server's vectors
+    memory: Mapping[int, Vectors] = field(default_factory=dict)  # the clients' vectors
+    diverged: bool = False
+
+
+@dataclass(frozen=True)
+class Record:
+    """What happened in one round of one arm."""
+
+    arm: int
+    round: int
+    clients: int  # planned
+    dropped: int  # did not report
+    broken: int  # reported an update that is not finite
+    examples: int  # |T| of those aggregated
+    validated: int  # |V| of those who reported
+    loss_before: float  # |V|-weighted means before local training (global) and after it (personalized)
+    loss_after: float
+    error_before: float
+    error_after: float
+    loss: float  # of the target: what arms are compared by; infinite once diverged
+    error: float
+    entropy: float  # of theta after the round, in nats
+    mode: int  # theta's most probable candidate, and its probability
+    confidence: float
+    diverged: bool
+
+
+def begin(setting: Setting, problem: Simulation, arm: Arm) -> State:
+    """Return an arm before its first round: fresh weights, theta uniform."""
+    w = problem.task.initial(number(setting.seed, "initial", arm.id))
+    return State(0, w, fedex.uniform(len(arm.candidates)))
+
+
+def plan(setting: Setting, problem: Simulation, arm: Arm, state: State) -> list[Job]:
+    """Return the round's jobs: a cohort of distinct clients, and a candidate for each drawn from theta."""
+    t = state.round
+    who = ("shared",) if setting.cohorts == "shared" else ("arm", arm.id)
+    cohort = stream(setting.seed, "cohort", *who, t).choice(len(problem.clients), setting.cohort, replace=False)
+    choices = fedex.choose(
+        state.belief, setting.cohort, stream(setting.seed, "choose", arm.id, t), setting.fedex.cutoff
+    )
+    slots = {name: state.slots[name] for name in setting.method.sends if name in state.slots}
+    return [
+        Job(
+            setting.seed, arm.id, t, int(i), j, arm.candidates[j], arm.server, state.w, slots,
+            state.memory.get(int(i), {}),
+        )
+        for i, j in zip(cohort, choices, strict=True)
+    ]  # fmt: skip
+
+
+def work(method: Method, problem: Simulation, job: Job) -> Report:
+    """Do one client's work: validate, train locally, validate again."""
+    client = problem.clients[job.client]
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):  # numbers that go bad are dealt with, not warned about
+            return _work(method, problem, job)
+    except Exception as error:
+        raise ClientError(
+            f"arm {job.arm}, round {job.round + 1}, client {client.id!r}, configuration {dict(job.config)}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _work(method: Method, problem: Simulation, job: Job) -> Report:
+    task = problem.task
+    train, valid = problem.data(job.client, "train"), problem.data(job.client, job.split)
+    name = ("work", job.split, job.arm, job.round, problem.clients[job.client].id)
+    before = readable(task.evaluate(job.w, valid))
+    with task.training(train, job.config, number(job.seed, *name)) as trainer:
+        rng = stream(job.seed, *name)
+        update = method.local(Local(trainer, len(train), task.trainable, task.smallest_batch, rng), job)
+    ok = finite(update)
+    model = update.w if update.personal is None else update.personal
+    after = readable(task.evaluate(model, valid) if ok else Metrics(math.nan, math.nan, len(valid)))
+    return Report(job.client, job.candidate, update, len(train), before, after, ok)
+
+
+def readable(metrics: Metrics) -> Metrics:
+    """Return the metrics with a loss that is not a number made infinite, and its error the worst rate, 1, or more."""
+    if not metrics.count or metrics.finite:
+        return metrics
+    return Metrics(math.inf, metrics.error if metrics.error > 1.0 else 1.0, metrics.count)
+
+
+def fold(
+    setting: Setting, problem: Simulation, arm: Arm, state: State, reports: Sequence[Report | None]
+) -> tuple[State, Record]:
+    """Return the arm after the round: Agg_b on the model, exponentiated gradient on theta, and what happened.
+
+    ``reports`` are in plan order; None is a client that did not answer.
+    """
+    arrived = [r for r in reports if r is not None]
+    sound = [r for r in arrived if r.finite]
+    w, slots = aggregate(setting, problem.task.trainable, arm, state, [r for r in sound if r.examples])
+    belief = state.belief
+    if belief.entropy >= setting.fedex.cutoff:
+        values = [signal(setting.fedex, r) for r in arrived]
+        counts = [r.after.count for r in arrived]
+        choices = [r.candidate for r in arrived]
+        belief = fedex.exponentiate(belief, choices, values, counts, setting.fedex.step, arm.gamma)
+    memory = dict(state.memory) | {r.client: r.update.memory for r in sound if r.update.memory}
+    diverged = not all(np.isfinite(v).all() for v in (w, *slots.values()))
+    following = State(state.round + 1, w, belief, slots, memory, diverged)
+    before, after = mean([r.before for r in arrived]), mean([r.after for r in arrived])
+    target = before if setting.target == "global" else after
+    return following, Record(
+        arm=arm.id,
+        round=following.round,
+        clients=len(reports),
+        dropped=len(reports) - len(arrived),
+        broken=len(arrived) - len(sound),
+        examples=sum(r.examples for r in sound),
+        validated=after.count,
+        loss_before=before.loss,
+        loss_after=after.loss,
+        error_before=before.error,
+        error_after=after.error,
+        loss=math.inf if diverged else target.loss,
+        error=math.inf if diverged else target.error,
+        entropy=belief.entropy,
+        mode=belief.mode,
+        confidence=float(belief.theta.max()),
+        diverged=diverged,
+    )
+
+
+def aggregate(
+    setting: Setting, trainable: int, arm: Arm, state: State, reports: Sequence[Report]
+) -> tuple[Vector, Vectors]:
+    """Return the next model and slots: Agg_b on what has gradients, the plain mean on statistics."""
+    total = sum(r.examples for r in reports)
+    if not total:
+        return state.w, state.slots
+    shares = [r.examples / total for r in reports]
+    server = Server(state.w[:trainable], state.slots, state.round)
+    updates = [Update(r.update.w[:trainable], r.update.extra) for r in reports]
+    with np.errstate(over="ignore", invalid="ignore"):
+        head, slots = setting.method.aggregate(
+            server, [Contribution(p, u) for p, u in zip(shares, updates, strict=True)], arm.server
+        )
+        tail = state.w[trainable:]
+        tail = tail + mean_change(tail, shares, [r.update.w[trainable:] for r in reports])
+    return np.concatenate([head, tail]).astype(np.float32, copy=False), slots
+
+
+def signal(settings: FedEx, report: Report) -> float:
+    """Return the value that a client's report gives to its candidate."""
+    after = float(getattr(report.after, settings.metric))
+    return after - float(getattr(report.before, settings.metric)) if settings.signal == "improvement" else after
+
+
+def mean(metrics: Sequence[Metrics]) -> Metrics:
+    """Return the mean over all examples of several clients; NaN where there are none."""
+    counted = [m for m in metrics if m.count]
+    total = sum(m.count for m in counted)
+    if not total:
+        return Metrics(math.nan, math.nan, 0)
+    return Metrics(
+        sum(m.count * m.loss for m in counted) / total, sum(m.count * m.error for m in counted) / total, total
+    )
+
+
+def rounds(setting: Setting, problem: Simulation, arm: Arm, state: State, until: int) -> Iterator[tuple[State, Record]]:
+    """Yield the arm after each round up to ``until``; a diverged arm spends no more rounds."""
+    while state.round < until and not state.diverged:
+        jobs = plan(setting, problem, arm, state)
+        reports = [work(setting.method, problem, job) for job in jobs]
+        state, record = fold(setting, problem, arm, state, reports)
+        yield state, record

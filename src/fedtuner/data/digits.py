@@ -1,0 +1,52 @@
+"""Handwritten digits from scikit-learn's wheel: 1,797 images of 8x8 pixels, by the form they were written on.
+
+Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI 1998. The rows are in the order in which 14 forms
+were filled in: 0 to 9 three times, then one fixed sequence of 100 digits. That gives the boundaries below, and with
+them the natural clients. Each form is cut into consecutive parts to have more of them.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from fedtuner.data import split
+from fedtuner.errors import SpecError
+from fedtuner.federation import Client, Simulation
+
+FORMS = (0, 130, 256, 386, 516, 646, 776, 906, 1029, 1157, 1287, 1415, 1545, 1667, 1797)
+
+
+def clients(parts: int = 4, order: str = "shuffled", seed: int = 0) -> list[Client]:
+    """Return the clients: each of the 14 forms cut into ``parts`` consecutive parts, 56 clients by default."""
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise SpecError("the digits come with scikit-learn: pip install 'fedtuner[digits]'") from error
+    if not 1 <= parts <= 40:
+        raise SpecError(f"parts = {parts}, but must be in 1..40: a form has about 130 digits")
+    bunch = load_digits()
+    x, y = (bunch.data / 16.0).astype(np.float32), bunch.target.astype(np.int64)
+    return [
+        split(f"form{form:02d}-{part}", x[rows], y[rows], order, seed)
+        for form, (start, end) in enumerate(pairwise(FORMS))
+        for part, rows in enumerate(np.array_split(np.arange(start, end), parts))
+    ]
+
+
+def problem() -> Simulation:
+    """Return the digits with a small perceptron, examples shuffled within each client."""
+    return _problem("digits", "shuffled")
+
+
+def problem_in_order() -> Simulation:
+    """Return the digits with a small perceptron, each client tested on the digits that it wrote last."""
+    return _problem("digits-in-order", "in-order")
+
+
+def _problem(name: str, order: str) -> Simulation:
+    from fedtuner.models import mlp
+    from fedtuner.pytorch import Task
+
+    return Simulation(Task(lambda: mlp(64, 64, 10)), clients(order=order), name)

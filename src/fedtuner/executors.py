@@ -1,0 +1,276 @@
+"""Where arms run: in this process, or in worker processes. The results are the same to the bit.
+
+A leg ("arm 7 up to round 150") has one answer, so it can be cut, repeated after a death, and done anywhere.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from typing import Any, Protocol
+
+from fedtuner.arm import Arm, Record, Setting, State, begin, rounds, work
+from fedtuner.errors import FedtunerError, WorkerError
+from fedtuner.federation import Report, Simulation
+from fedtuner.methods.base import Job
+
+_SHIP = 2.0  # seconds between the states that a worker sends; a kill loses at most this much work
+_TRIES = 3  # how often a leg may take its worker down before it is the leg's fault
+
+
+@dataclass(frozen=True)
+class Leg:
+    """Advance an arm from its state (None: from the beginning) to round ``until``."""
+
+    arm: Arm
+    state: State | None
+    until: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Rounds that an arm has done, and its state after the last of them where it was sent along."""
+
+    arm: int
+    records: tuple[Record, ...]
+    state: State | None
+
+
+class Executor(Protocol):
+    """An ordered map over idempotent work."""
+
+    workers: int
+
+    def advance(self, legs: Sequence[Leg], stop: Callable[[], bool]) -> Iterator[Progress]:
+        """Do the legs, yielding progress as it comes; a leg's last progress has its state. Ends early on ``stop``."""
+        ...
+
+    def work(self, jobs: Sequence[Job]) -> list[Report]:
+        """Do the jobs and return their reports in order."""
+        ...
+
+    def close(self) -> None:
+        """End the workers."""
+        ...
+
+
+def _advance(setting: Setting, problem: Simulation, leg: Leg, stop: Callable[[], bool]) -> Iterator[Progress]:
+    state = begin(setting, problem, leg.arm) if leg.state is None else leg.state
+    if state.round == 0:
+        yield Progress(leg.arm.id, (), state)
+    for following, record in rounds(setting, problem, leg.arm, state, leg.until):
+        yield Progress(leg.arm.id, (record,), following)
+        if stop():
+            return
+
+
+class Serial:
+    """All work in this process, one thing after the other."""
+
+    workers = 1
+
+    def __init__(self, setting: Setting, problem: Simulation) -> None:
+        self._setting, self._problem = setting, problem
+
+    def advance(self, legs: Sequence[Leg], stop: Callable[[], bool]) -> Iterator[Progress]:
+        """Do the legs one after the other."""
+        for leg in legs:
+            if not stop():
+                yield from _advance(self._setting, self._problem, leg, stop)
+
+    def work(self, jobs: Sequence[Job]) -> list[Report]:
+        """Do the jobs one after the other."""
+        return [work(self._setting.method, self._problem, job) for job in jobs]
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Processes:
+    """Worker processes, each with the problem in its memory and one leg at a time.
+
+    On Linux workers are forked: the problem need not be picklable and is not copied. Elsewhere they are spawned: the
+    problem must be picklable, and a script that calls ``tune`` needs ``if __name__ == "__main__":``.
+    """
+
+    def __init__(self, setting: Setting, problem: Simulation, workers: int) -> None:
+        self.workers = workers
+        self._setting, self._problem = setting, problem
+        self._context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+        self._team = [self._hire() for _ in range(workers)]
+
+    def advance(self, legs: Sequence[Leg], stop: Callable[[], bool]) -> Iterator[Progress]:
+        """Do the legs, longest first, each on the next free worker."""
+        todo = deque(sorted(legs, key=lambda leg: (leg.state.round if leg.state else 0) - leg.until))
+        yield from self._run(todo, stop)
+
+    def work(self, jobs: Sequence[Job]) -> list[Report]:
+        """Do the jobs in as many shares as there are workers; the model is sent once per share."""
+        shares = [list(jobs[i :: self.workers]) for i in range(self.workers)]
+        done: dict[int, list[Report]] = {}
+        for answer in self._run(deque((i, s) for i, s in enumerate(shares) if s), lambda: False):
+            done[answer[0]] = answer[1]
+        return [done[n % self.workers][n // self.workers] for n in range(len(jobs))]
+
+    def close(self) -> None:
+        """Ask the workers to end, and see that they do."""
+        for worker in self._team:
+            worker.dismiss()
+        self._team = []
+
+    def _hire(self) -> _Worker:
+        return _Worker(self._context, self._setting, self._problem)
+
+    def _run(self, todo: deque[Any], stop: Callable[[], bool]) -> Iterator[Any]:
+        """Hand out tasks and yield the answers; a task whose worker dies goes on from where it last reported."""
+        busy: dict[Connection, tuple[_Worker, Any, int]] = {}
+        free = list(self._team)
+        told = False
+        try:
+            while busy or (todo and not stop()):
+                while free and todo and not stop():
+                    worker, task = free.pop(), todo.popleft()
+                    task, tries = task if isinstance(task, _Again) else (task, 0)
+                    worker.connection.send(task)
+                    busy[worker.connection] = (worker, task, tries)
+                if stop() and not told:
+                    told = True
+                    for worker, _, _ in busy.values():
+                        worker.connection.send("stop")
+                for ready in wait(list(busy), timeout=0.1):
+                    connection: Connection = ready  # type: ignore[assignment]
+                    worker, task, tries = busy[connection]
+                    try:
+                        kind, answer = connection.recv()
+                    except (EOFError, OSError):
+                        del busy[connection]
+                        if tries + 1 >= _TRIES:
+                            raise WorkerError(
+                                f"a worker died {_TRIES} times on {_name(task)}: out of memory?"
+                            ) from None
+                        todo.appendleft(_Again((task, tries + 1)))
+                        free.append(self._replace(worker))
+                        continue
+                    if kind == "error":
+                        error, trace = answer
+                        raise error from _RemoteError(trace)
+                    if kind == "free":
+                        del busy[connection]
+                        free.append(worker)
+                        continue
+                    if isinstance(answer, Progress) and answer.state is not None:
+                        busy[connection] = (worker, replace(task, state=answer.state), 0)
+                    yield answer
+        finally:
+            if busy:  # an error, or a caller that stopped listening: what these workers still say must not be heard
+                for worker, _, _ in busy.values():
+                    self._replace(worker)
+
+    def _replace(self, worker: _Worker) -> _Worker:
+        worker.process.kill()
+        worker.dismiss()
+        fresh = self._hire()
+        self._team[self._team.index(worker)] = fresh
+        return fresh
+
+
+class _RemoteError(Exception):
+    """The traceback of an error in a worker: shown as the cause of the error that it becomes here."""
+
+    def __str__(self) -> str:
+        return f"in a worker:\n{self.args[0]}"
+
+
+class _Again(tuple[Any, int]):
+    """A task with the number of workers that it has cost."""
+
+
+def _name(task: Any) -> str:
+    return f"arm {task.arm.id} before round {task.until}" if isinstance(task, Leg) else "an evaluation"
+
+
+class _Worker:
+    def __init__(self, context: Any, setting: Setting, problem: Simulation) -> None:
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, self.connection, setting, problem), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def dismiss(self) -> None:
+        self.connection.close()
+        self.process.join(timeout=0.2)
+        if self.process.is_alive():
+            self.process.terminate()
+            self.process.join()
+
+
+def _serve(connection: Connection, parents: Connection, setting: Setting, problem: Simulation) -> None:
+    """Do tasks until the parent is gone. Ctrl-C reaches the whole group: only the parent acts on it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    parents.close()
+    parent = os.getppid()
+
+    def orphaned() -> bool:
+        return os.getppid() != parent
+
+    try:
+        while True:
+            while not connection.poll(1.0):
+                if orphaned():
+                    return
+            task = connection.recv()
+            if task == "stop":  # it crossed the answer to the last task
+                continue
+            try:
+                _do(connection, setting, problem, task, orphaned)
+            except FedtunerError as error:
+                connection.send(("error", (error, traceback.format_exc())))
+            except Exception as error:
+                connection.send(("error", (WorkerError(repr(error)), traceback.format_exc())))
+            connection.send(("free", None))
+    except (EOFError, OSError):
+        return
+
+
+def _do(connection: Connection, setting: Setting, problem: Simulation, task: Any, orphaned: Callable[[], bool]) -> None:
+    if not isinstance(task, Leg):
+        number, jobs = task
+        connection.send(("answer", (number, [work(setting.method, problem, job) for job in jobs])))
+        return
+    stopped = False
+
+    def stop() -> bool:
+        nonlocal stopped
+        if connection.poll() and connection.recv() == "stop":
+            stopped = True
+        return stopped or orphaned()
+
+    shipped, held = time.monotonic(), None
+    for step in _advance(setting, problem, task, stop):
+        held = step
+        if time.monotonic() - shipped > _SHIP:
+            connection.send(("answer", step))
+            shipped, held = time.monotonic(), None
+        else:
+            connection.send(("answer", replace(step, state=None)))
+    if held is not None:
+        connection.send(("answer", replace(held, records=())))
+
+
+def open_executor(setting: Setting, problem: Simulation, workers: int) -> Executor:
+    """Return an executor with this many workers; one worker is this process."""
+    return Serial(setting, problem) if workers == 1 else Processes(setting, problem, workers)
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

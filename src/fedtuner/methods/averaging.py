@@ -1,0 +1,22 @@
+"""FedAvg, FedProx and Reptile: local SGD and a weighted mean of the clients' models.
+
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
+Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
+Nichol et al., "On First-Order Meta-Learning Algorithms", 2018.
+
+As in the paper's experiments all three have the server's learning rate schedule and momentum; FedAvg and FedProx in
+their textbook form are the defaults lr = 1, momentum = 0, gamma = 1, and Reptile is the step part of the way
+(default lr = 0.5). FedProx here solves the proximal problem by SGD and has no inexactness criterion.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fedtuner.methods.aggregate import STEP, average
+from fedtuner.methods.base import Method
+from fedtuner.methods.local import MU, SGD, proximal_sgd, sgd
+
+fedavg = Method("fedavg", "McMahan et al. 2017", sgd, average, client=SGD, server=STEP)
+fedprox = Method("fedprox", "Li et al. 2020", proximal_sgd, average, client={**SGD, "mu": MU}, server=STEP)
+reptile = replace(fedavg.with_defaults(server={"lr": 0.5}), name="reptile", paper="Nichol et al. 2018")

@@ -1,0 +1,128 @@
+"""What a person sees while a study runs: a bar on a terminal, a line now and then elsewhere; and how it is stopped."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, TextIO
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far a study is."""
+
+    used: int  # rounds used, of those planned
+    planned: int
+    alive: int  # arms still in the race, of those started
+    arms: int
+    best: float | None  # the lowest current score of an arm that is alive
+    left: float | None  # seconds, from the pace so far
+
+    def __str__(self) -> str:
+        best = "-" if self.best is None else f"{self.best:.3f}"
+        return (
+            f"{self.used}/{self.planned} rounds, {self.alive} of {self.arms} arms alive, best {best}, "
+            f"{duration(self.left)} left"
+        )
+
+
+Show = Callable[[Status], None]
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time as a person says it.
+
+    >>> duration(75), duration(7300), duration(None)
+    ('1 min 15 s', '2 h 1 min', '?')
+    """
+    if seconds is None:
+        return "?"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+@contextmanager
+def showing(mode: bool | Show | None, label: str = "tuning", out: TextIO | None = None) -> Iterator[Show]:
+    """Yield where statuses go: the caller's own function, nowhere, a bar, or lines.
+
+    None shows a bar on a terminal and nothing elsewhere; True shows a bar on a terminal and lines elsewhere.
+    """
+    out = out or sys.stderr
+    if callable(mode):
+        yield mode
+    elif mode is False or (mode is None and not out.isatty()):
+        yield lambda status: None
+    elif out.isatty():
+        with _bar(label, out) as show:
+            yield show
+    else:
+        yield _lines(label, out)
+
+
+@contextmanager
+def _bar(label: str, out: TextIO) -> Iterator[Show]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (
+        TextColumn(f"[bold]{label}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.completed:.0f}/{task.total:.0f} rounds"),
+        TextColumn("{task.fields[detail]}"),
+    )
+    with Progress(*columns, console=Console(file=out), transient=True) as bar:
+        task: Any = bar.add_task("", total=None, detail="")
+
+        def show(status: Status) -> None:
+            best = "" if status.best is None else f" · best {status.best:.3f}"
+            detail = f"· {status.alive} of {status.arms} arms alive{best} · {duration(status.left)} left"
+            bar.update(task, total=status.planned, completed=status.used, detail=detail)
+
+        yield show
+
+
+def _lines(label: str, out: TextIO, every: float = 5.0) -> Show:
+    said, finished = float("-inf"), False
+
+    def show(status: Status) -> None:
+        nonlocal said, finished
+        if time.monotonic() - said >= every or (status.used == status.planned and not finished):
+            said, finished = time.monotonic(), status.used == status.planned
+            print(f"{label}: {status}", file=out, flush=True)
+
+    return show
+
+
+@contextmanager
+def stoppable() -> Iterator[Callable[[], bool]]:
+    """Yield whether Ctrl-C (or a request to terminate) has come; a second one interrupts at once.
+
+    Only the main thread can catch signals; elsewhere nothing stops.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    asked = False
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,298 @@
+"""A task from any PyTorch module: its parameters are views of the flat vector w, its gradients of another.
+
+Binding a module to a NumPy vector copies nothing on the CPU: training writes straight into the vector. Everything runs
+on one thread, so that the bits do not depend on the machine's load or on where the work is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedtuner.errors import TaskError
+from fedtuner.space import PAPER_CLIENT, Config
+from fedtuner.task import Hyper, Metrics, Rows, Vector
+
+_CHUNK = 1024  # examples per forward pass of an evaluation
+_DROPOUTS = (nn.modules.dropout._DropoutNd, nn.RNNBase, nn.MultiheadAttention)
+_BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
+
+
+@dataclass(frozen=True)
+class Data:
+    """A split as tensors on the task's device."""
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+class Task:
+    """A model, given by a function that builds it, its loss and its error.
+
+    ``loss(output, y)`` is the mean over the batch; ``error(output, y)`` is a mean or one value per example, by default
+    the rate at which the arg-max over dimension 1 is not y.
+    """
+
+    smallest_batch: int
+
+    def __init__(
+        self,
+        build: Callable[[], nn.Module],
+        loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
+        error: Callable[[Tensor, Tensor], Tensor] | None = None,
+        device: str = "cpu",
+    ) -> None:
+        self._build, self._loss, self._error = build, loss, error
+        self.device = torch.device(device)
+        self._module = self._fresh(0).to(self.device)
+        parts = _parts(self._module)
+        self._layout = [(name, tuple(tensor.shape)) for name, tensor in parts]
+        self._tensors = [tensor for _, tensor in parts]
+        self.size = sum(t.numel() for t in self._tensors)
+        self.trainable = sum(p.numel() for p in self._module.parameters() if p.requires_grad)
+        if not self.trainable:
+            raise TaskError("the model has no parameters to train")
+        self._counters = [(b, b.clone()) for b in self._module.buffers() if not b.is_floating_point()]
+        self._dropouts = [(m, _dropout(m)) for m in self._module.modules() if _has_dropout(m)]
+        self.smallest_batch = 2 if any(isinstance(m, _BATCH_NORMS) for m in self._module.modules()) else 1
+        self._bound: Vector | None = None
+        self._flat = torch.empty(self.size, device=self.device)
+        self._flat_grad = torch.zeros(self.trainable, device=self.device)
+        self._grad = self._flat_grad.numpy() if self._on_cpu else np.zeros(self.trainable, np.float32)
+        self._view(self._flat)
+        for p, g in zip(self._tensors, _split(self._flat_grad, self._tensors), strict=False):
+            if p.requires_grad:
+                p.grad = g
+
+    @property
+    def hyperparameters(self) -> Mapping[str, Hyper]:
+        """``dropout``, if the model has a layer of it; it is set on every such layer."""
+        if not self._dropouts:
+            return {}
+        own = self._dropouts[0][1]
+        return {"dropout": Hyper(PAPER_CLIENT["dropout"], own, low=0.0, high=1.0, about="rate on every dropout layer")}
+
+    def layout(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Return the name and shape of each part of w: trained, then frozen parameters, then buffers."""
+        return list(self._layout)
+
+    def initial(self, seed: int) -> Vector:
+        """Return the parameters and buffers of a freshly built module."""
+        parts = _parts(self._fresh(seed))
+        if [(name, tuple(t.shape)) for name, t in parts] != self._layout:
+            raise TaskError("build() gave a model of another shape than before: it must always build the same one")
+        return np.concatenate([t.detach().numpy().reshape(-1) for _, t in parts]).astype(np.float32, copy=False)
+
+    def module(self, w: Vector) -> nn.Module:
+        """Return a new module that holds a copy of w, in evaluation mode."""
+        module = self._fresh(0)
+        with torch.no_grad():
+            tensors = [t for _, t in _parts(module)]
+            for t, part in zip(tensors, _split(torch.from_numpy(np.array(w, np.float32)), tensors), strict=True):
+                t.copy_(part)
+        return module.eval()
+
+    def prepare(self, split: Any) -> Data:
+        """Return a split as tensors: doubles become floats, whole-number labels become int64."""
+        x, y = (_tensor(part, name) for part, name in zip(_pair(split), ("x", "y"), strict=True))
+        if len(x) != len(y):
+            raise TaskError(f"x has {len(x)} examples, y has {len(y)}")
+        if not y.is_floating_point():
+            y = y.long()
+        for name, t in (("x", x), ("y", y)):
+            if t.is_floating_point() and not torch.isfinite(t).all():
+                raise TaskError(f"{name} has values that are NaN or infinite")
+        return Data(x.to(self.device), y.to(self.device))
+
+    @contextmanager
+    def training(self, data: Data, config: Config, seed: int) -> Iterator[_Trainer]:
+        """Set the model up for one client's training; torch's own generator is left as it was."""
+        for module, own in self._dropouts:
+            _set_dropout(module, float(config.get("dropout", own)))
+        for counter, start in self._counters:
+            counter.copy_(start)
+        self._module.train()
+        with _one_thread(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            yield _Trainer(self, data)
+
+    def evaluate(self, w: Vector, data: Data) -> Metrics:
+        """Return the mean loss and error on a split, without dropout."""
+        if not len(data):
+            return Metrics(float("nan"), float("nan"), 0)
+        self._bind(w)
+        self._module.eval()
+        loss = error = 0.0
+        with _one_thread(), torch.no_grad():
+            for start in range(0, len(data), _CHUNK):
+                x, y = data.x[start : start + _CHUNK], data.y[start : start + _CHUNK]
+                output = self._forward(x)
+                loss += self._scalar_loss(output, y).item() * len(x)
+                error += self._mean_error(output, y) * len(x)
+        return Metrics(loss / len(data), error / len(data), len(data))
+
+    def _fresh(self, seed: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = self._build()
+        if not isinstance(module, nn.Module):
+            raise TaskError(f"build() returned {type(module).__name__}, but must return a torch.nn.Module")
+        return module.float()
+
+    @property
+    def _on_cpu(self) -> bool:
+        return self.device.type == "cpu"
+
+    def _view(self, flat: Tensor) -> None:
+        for tensor, part in zip(self._tensors, _split(flat, self._tensors), strict=True):
+            tensor.data = part
+
+    def _bind(self, w: Vector) -> None:
+        """Make the module's tensors views of w; on another device, copies of it."""
+        if not self._on_cpu:
+            self._flat.copy_(torch.from_numpy(w))
+        elif self._bound is not w:
+            self._view(torch.from_numpy(w))
+            self._bound = w  # keeps w alive, so that "is" cannot be fooled by a reused address
+
+    def _gradient(self, w: Vector, data: Data, rows: Rows) -> Vector:
+        self._bind(w)
+        self._flat_grad.zero_()
+        picked = torch.from_numpy(rows).to(self.device)
+        loss = self._scalar_loss(self._forward(data.x[picked]), data.y[picked])
+        loss.backward()  # type: ignore[no-untyped-call]
+        if not self._on_cpu:
+            self._grad[:] = self._flat_grad.cpu().numpy()
+            w[self.trainable :] = self._flat[self.trainable :].cpu().numpy()
+        return self._grad
+
+    def _forward(self, x: Tensor) -> Tensor:
+        try:
+            return self._module(x)  # type: ignore[no-any-return]
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            raise TaskError(f"the model cannot take inputs of shape {_shape(x)}: {error}") from error
+
+    def _scalar_loss(self, output: Tensor, y: Tensor) -> Tensor:
+        try:
+            loss = self._loss(output, y)
+        except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:
+            raise TaskError(f"the loss does not fit: {_fit(output, y)}: {error}") from error
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            what = _shape(loss) if isinstance(loss, Tensor) else type(loss).__name__
+            raise TaskError(
+                f"the loss must be one number, the mean over the batch, but is {what} for {_fit(output, y)}"
+            )
+        return loss
+
+    def _mean_error(self, output: Tensor, y: Tensor) -> float:
+        if self._error is not None:
+            return float(torch.as_tensor(self._error(output, y)).double().mean())
+        if y.is_floating_point() or output.ndim != y.ndim + 1:
+            raise TaskError(
+                f"no arg-max error for {_fit(output, y)}: give Task(..., error=function) that returns a mean error"
+            )
+        return float((output.argmax(1) != y).double().mean())
+
+
+class _Trainer:
+    """One client's gradients."""
+
+    def __init__(self, task: Task, data: Data) -> None:
+        self._task, self._data = task, data
+
+    def gradient(self, w: Vector, rows: Rows) -> Vector:
+        return self._task._gradient(w, self._data, rows)
+
+
+def _parts(module: nn.Module) -> list[tuple[str, Tensor]]:
+    """Return what makes up w: parameters that train, those that do not, and buffers of real numbers."""
+    named = list(module.named_parameters())
+    return [
+        *((n, p) for n, p in named if p.requires_grad),
+        *((n, p) for n, p in named if not p.requires_grad),
+        *((n, b) for n, b in module.named_buffers() if b.is_floating_point()),
+    ]
+
+
+def _split(flat: Tensor, like: list[Tensor]) -> list[Tensor]:
+    """Return views of ``flat`` in the shapes of ``like``, as far as it reaches."""
+    views, start = [], 0
+    for t in like:
+        if start + t.numel() > flat.numel():
+            break
+        views.append(flat[start : start + t.numel()].view(t.shape))
+        start += t.numel()
+    return views
+
+
+def _has_dropout(module: nn.Module) -> bool:
+    # An RNN of one layer has nothing between its layers to drop.
+    return isinstance(module, _DROPOUTS) and not (isinstance(module, nn.RNNBase) and module.num_layers == 1)
+
+
+def _dropout(module: nn.Module) -> float:
+    return float(module.p if isinstance(module, _DROPOUTS[0]) else module.dropout)  # type: ignore[arg-type]
+
+
+def _set_dropout(module: nn.Module, rate: float) -> None:
+    setattr(module, "p" if isinstance(module, _DROPOUTS[0]) else "dropout", rate)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    if before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _pair(split: Any) -> tuple[Any, Any]:
+    """Return x and y of a split: a pair of arrays, or a sequence of (x, y) examples."""
+    if split is None:
+        return np.zeros((0, 1), np.float32), np.zeros(0, np.int64)
+    if isinstance(split, (tuple, list)) and len(split) == 2 and all(hasattr(part, "shape") for part in split):
+        return split[0], split[1]
+    if not (hasattr(split, "__len__") and hasattr(split, "__getitem__")):
+        raise TaskError(f"a split must be a pair (x, y) or have a length and an index, but is {type(split).__name__}")
+    if len(split) == 0:
+        return _pair(None)
+    try:
+        examples = [split[i] for i in range(len(split))]
+        return (
+            torch.stack([torch.as_tensor(x) for x, _ in examples]),
+            torch.stack([torch.as_tensor(y) for _, y in examples]),
+        )
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TaskError(f"a split must be a pair (x, y) of arrays, or (x, y) examples of one shape: {error}") from error
+
+
+def _tensor(part: Any, name: str) -> Tensor:
+    try:
+        t = torch.as_tensor(np.ascontiguousarray(part) if isinstance(part, np.ndarray) else part)
+    except (TypeError, ValueError) as error:
+        raise TaskError(f"{name} is not an array of numbers: {error}") from error
+    return t.float() if t.dtype in (torch.float64, torch.float16) else t
+
+
+def _shape(t: Tensor) -> str:
+    return f"{tuple(t.shape)} ({str(t.dtype).removeprefix('torch.')})"
+
+
+def _fit(output: Tensor, y: Tensor) -> str:
+    output_shape = _shape(output) if isinstance(output, Tensor) else type(output).__name__
+    return f"the model gives {output_shape}, y is {_shape(y)}"

@@ -1,0 +1,251 @@
+"""study.toml and the command line's settings: here, and only here, strings become objects.
+
+problem = "digits"            a built-in problem, or "package.module:function" that returns a Simulation
+method = "fedavg"
+[schedule]                    kind, budget, longest, eta, eliminations, discount, score
+[fedex]                       k, eps, step, gamma, metric, signal, cutoff;  or  fedex = false
+[client] and [server]         a domain or a value for a hyperparameter; those not named keep the method's domains
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from fedtuner import methods, schedules
+from fedtuner.errors import SpecError, suggest
+from fedtuner.federation import Simulation
+from fedtuner.fedex import FedEx
+from fedtuner.methods.base import Method, default_space
+from fedtuner.schedules import Schedule
+from fedtuner.space import Space
+from fedtuner.study import Study, prepare
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover
+    import tomli as tomllib
+
+PROBLEMS = {
+    "digits": "fedtuner.data.digits:problem",
+    "digits-in-order": "fedtuner.data.digits:problem_in_order",
+}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A study as its file says it."""
+
+    problem: str
+    method: str = "fedavg"
+    cohort: int = 10
+    cohorts: str = "independent"
+    target: str = "personalized"
+    seed: int = 0
+    schedule: Schedule = field(default_factory=schedules.halving)
+    fedex: FedEx | None = field(default_factory=FedEx)
+    client: Mapping[str, Any] = field(default_factory=dict)
+    server: Mapping[str, Any] = field(default_factory=dict)
+
+    def study(self, store: Path | None, workers: int | None) -> Study:
+        """Load the problem, check everything and return the study, not yet run."""
+        method = methods.named(self.method)
+        problem = load_problem(self.problem)
+        return prepare(
+            problem, self.space(method, problem), method, self.fedex, self.schedule, self.cohort, self.target,
+            self.seed, store, workers, self.cohorts,
+        )  # fmt: skip
+
+    def space(self, method: Method, problem: Simulation) -> Space:
+        """Return the method's space with what the file says in place of its domains."""
+        usual = default_space(method, problem.task.hyperparameters)
+        return Space({**usual.client, **self.client}, {**usual.server, **self.server})
+
+
+def parse(table: Mapping[str, Any]) -> Spec:
+    """Return the spec that a TOML table stands for."""
+    known = {f.name for f in fields(Spec)}
+    for key in table:
+        if key not in known:
+            raise SpecError(f"no setting {key!r}{suggest(key, known)}")
+    if "problem" not in table:
+        raise SpecError("no problem is given: problem = 'digits', or 'package.module:function' of your own")
+    values = dict(table)
+    for key, kind in (("problem", str), ("method", str), ("cohorts", str), ("target", str)):
+        if key in values and not isinstance(values[key], kind):
+            raise SpecError(f"{key} = {values[key]!r}, but must be a string")
+    for key in ("schedule", "client", "server"):
+        if key in values and not isinstance(values[key], Mapping):
+            raise SpecError(f"{key} = {values[key]!r}, but must be a table: [{key}]")
+    if "schedule" in values:
+        values["schedule"] = _schedule(values["schedule"])
+    if "fedex" in values:
+        values["fedex"] = _fedex(values["fedex"])
+    return Spec(**values)
+
+
+def _schedule(table: Mapping[str, Any]) -> Schedule:
+    settings = dict(table)
+    kind = settings.pop("kind", "halving")
+    if kind not in schedules.KINDS:
+        raise SpecError(
+            f"schedule.kind = {kind!r}, but must be one of {schedules.KINDS}{suggest(str(kind), schedules.KINDS)}"
+        )
+    make = getattr(schedules, kind)
+    known = inspect.signature(make).parameters
+    for key in settings:
+        if key not in known:
+            raise SpecError(f"no setting schedule.{key} in {kind}{suggest(key, [*known, 'kind'])}")
+    made: Schedule = make(**settings)
+    return made
+
+
+def _fedex(value: Any) -> FedEx | None:
+    if value is False:
+        return None
+    if value is True:
+        return FedEx()
+    if not isinstance(value, Mapping):
+        raise SpecError(f"fedex = {value!r}, but must be a table ([fedex]) or false")
+    known = {f.name for f in fields(FedEx)}
+    for key in value:
+        if key not in known:
+            raise SpecError(f"no setting fedex.{key}{suggest(key, known)}")
+    return FedEx(**value)
+
+
+def read(name: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the table of a study.toml, or of a preset."""
+    path = Path(name)
+    if name.endswith(".toml") or path.is_file():
+        try:
+            return path.stem, tomllib.loads(path.read_text())
+        except OSError as error:
+            raise SpecError(f"cannot read {name}: {error.strerror}; 'fedtuner init' writes a study.toml") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise SpecError(f"{name} is not TOML: {error}") from error
+    known = presets()
+    if name not in known:
+        raise SpecError(f"no preset {name!r}{suggest(name, known)}, and no file of that name")
+    return name, tomllib.loads(known[name])
+
+
+def presets() -> dict[str, str]:
+    """Return the text of every preset, by name."""
+    files = resources.files("fedtuner").joinpath("presets").iterdir()
+    return {f.name.removesuffix(".toml"): f.read_text() for f in sorted(files, key=lambda f: f.name)}
+
+
+def override(table: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """Return the table with ``--set`` settings such as ``schedule.budget=200`` in place."""
+    table = dict(table)
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key.strip():
+            raise SpecError(f"--set {setting!r}, but must be KEY=VALUE, such as schedule.budget=200")
+        *path, last = key.strip().split(".")
+        inner = table
+        for part in path:
+            below = inner.get(part)
+            inner[part] = dict(below) if isinstance(below, Mapping) else {}
+            inner = inner[part]
+        inner[last] = _value(text.strip())
+    return table
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text  # a bare word is a string
+
+
+def load_problem(name: str) -> Simulation:
+    """Return a built-in problem, or what the function ``package.module:function`` returns."""
+    place = PROBLEMS.get(name, name)
+    module_name, colon, attribute = place.partition(":")
+    if not colon:
+        hint = suggest(name, PROBLEMS)
+        raise SpecError(f"no problem {name!r}{hint} (your own is named 'package.module:function')")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a module beside the study.toml, as python -m would find it
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and error.name.split(".")[0] == "torch":
+            raise SpecError(f"problem {name!r} needs PyTorch: pip install 'fedtuner[torch]'") from error
+        if error.name and module_name.startswith(error.name):
+            raise SpecError(f"problem = {name!r}: no module {error.name!r} here or among the installed ones") from error
+        raise
+    if not hasattr(module, attribute):
+        raise SpecError(f"problem = {name!r}: {module_name} has no {attribute!r}{suggest(attribute, vars(module))}")
+    made = getattr(module, attribute)
+    made = made() if callable(made) else made
+    if not isinstance(made, Simulation):
+        raise SpecError(f"problem = {name!r} gave {type(made).__name__}, but must give a Simulation(task, clients)")
+    if made.name == "simulation":
+        made.name = name
+    return made
+
+
+def template() -> str:
+    """Return a commented study.toml with every setting at its default."""
+    method = methods.fedavg
+    lines = [
+        "# A fedtuner study. Run it with: fedtuner run study.toml",
+        "# Every setting is at its default; run the same command again to continue a stopped study.",
+        "",
+        'problem = "digits"          # or "package.module:function" of your own, returning fedtuner.Simulation',
+        'method = "fedavg"           # fedtuner list methods',
+        "cohort = 10                 # clients per round",
+        'cohorts = "independent"     # shared: all arms meet the same clients in the same round',
+        'target = "personalized"     # or global: which model arms are compared by',
+        "seed = 0",
+        "",
+        "[schedule]",
+        'kind = "halving"            # or random_search, hyperband',
+        "budget = 2000               # communication rounds, over all arms",
+        "longest = 200               # rounds of the longest arm",
+        "eta = 3                     # one arm in eta survives an elimination",
+        "eliminations = 3            # eta^eliminations arms start",
+        "discount = 0.0              # weight of a past round's score; 0: the latest round alone",
+        'score = "error"             # or loss',
+        "",
+        "[fedex]                     # fedex = false (above, before the tables) to leave it out",
+    ]
+    about = {
+        "k": "candidates per arm",
+        "eps": "size of the neighbourhood they are drawn from",
+        "step": "or adaptive, constant",
+        "metric": "or loss: what moves theta",
+        "cutoff": "stop moving theta below this entropy",
+        "signal": "or improvement: after minus before local training",
+    }
+    for f in dataclasses.fields(FedEx):
+        if f.name == "gamma":
+            lines.append("# gamma = 0.0                # discount of the baseline; left out: drawn from [0, 1] per arm")
+        else:
+            lines.append(f"{f.name} = {_toml(f.default)}".ljust(28) + f"# {about[f.name]}")
+    for side, hypers in (("client", method.client), ("server", method.server)):
+        lines += ["", f"[{side}]", "# a range, a list of choices, or one value to fix it"]
+        lines += [f"{name} = {_toml(h.domain.describe())}".ljust(67) + f"# {h.about}" for name, h in hypers.items()]
+        if side == "client":
+            lines.append("# dropout = { low = 0.0, high = 0.5 }".ljust(67) + "# if the model has dropout layers")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    return "[" + ", ".join(map(_toml, value)) + "]" if isinstance(value, (list, tuple)) else repr(value)

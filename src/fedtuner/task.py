@@ -1,0 +1,115 @@
+"""What is learned: a model as a vector ``w``, its gradient on a batch, and its loss and error on a split.
+
+The first ``trainable`` entries of ``w`` have gradients; the rest are statistics that training changes on the side
+(batch-norm's running means) and that the server averages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sized
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtuner.space import Config, Domain, Value
+
+Vector = NDArray[np.float32]
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Mean loss and error over ``count`` examples; NaN where there are none."""
+
+    loss: float
+    error: float
+    count: int
+
+    @property
+    def finite(self) -> bool:
+        """Whether there is a loss and it is a number."""
+        return math.isfinite(self.loss)
+
+
+@dataclass(frozen=True)
+class Hyper:
+    """A hyperparameter: its default domain and value, and the values that are legal at all."""
+
+    domain: Domain
+    default: Value
+    low: float = -math.inf
+    high: float = math.inf
+    whole: bool = False
+    about: str = ""
+
+    def wrong(self, value: Value) -> str | None:
+        """Return the rule that ``value`` breaks, or None."""
+        if isinstance(self.default, (str, bool)):
+            allowed = self.domain.ends()
+            return None if value in allowed else f"must be one of {list(allowed)}"
+        if isinstance(value, (str, bool)) or not math.isfinite(value):
+            return "must be a number"
+        if self.whole and value != int(value):
+            return "must be a whole number"
+        if value < self.low:
+            return f"must be >= {self.low:g}"
+        return f"must be <= {self.high:g}" if value > self.high else None
+
+
+class Trainer(Protocol):
+    """Gradients of one client's training loss under one configuration."""
+
+    def gradient(self, w: Vector, rows: Rows) -> Vector:
+        """Return the gradient of the mean loss on these rows with respect to ``w[:trainable]``.
+
+        The array is the caller's to overwrite, until the next call. Statistics in ``w[trainable:]`` may be updated.
+        """
+        ...
+
+
+class Task(Protocol):
+    """A model and its loss. ``Data`` is whatever ``prepare`` returns; it has a length."""
+
+    @property
+    def size(self) -> int:
+        """Length of w."""
+        ...
+
+    @property
+    def trainable(self) -> int:
+        """How many entries of w, from the first, have gradients."""
+        ...
+
+    @property
+    def smallest_batch(self) -> int:
+        """Batches smaller than this are skipped (batch-norm cannot train on one example)."""
+        ...
+
+    @property
+    def hyperparameters(self) -> Mapping[str, Hyper]:
+        """The client hyperparameters that the model itself reads, such as dropout."""
+        ...
+
+    def initial(self, seed: int) -> Vector:
+        """Return a fresh w."""
+        ...
+
+    def prepare(self, split: Any) -> Sized:
+        """Return a client's split in the form that ``training`` and ``evaluate`` take."""
+        ...
+
+    def training(self, data: Any, config: Config, seed: int) -> AbstractContextManager[Trainer]:
+        """Return the gradients of a client's training loss; ``seed`` is for dropout and the like."""
+        ...
+
+    def evaluate(self, w: Vector, data: Any) -> Metrics:
+        """Return the loss and error of w on a split, without dropout."""
+        ...
+
+    def layout(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Return the name and shape of each part of w, in order."""
+        ...
