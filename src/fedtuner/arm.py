@@ -4,7 +4,8 @@ Khodak et al., NeurIPS 2021, Algorithms 1 to 3. A plain arm is an arm with one c
 pure; ``work`` is a pure function of its job. What goes wrong is an ordinary event, recorded in the round's record:
 
 - a client that does not report is absent;
-- a client whose update is not finite is left out of the aggregation and counts as the worst value for theta;
+- a client whose update is not finite is left out of the aggregation and counts as the worst value for theta; a
+  client's memory that is not finite is not kept: it goes on with what it remembered before;
 - a client without training examples changes nothing (weight |T| = 0), one without validation examples says nothing
   about theta or the score (weight |V| = 0); a round in which nobody validated has no score (NaN);
 - an arm whose model is not finite is diverged: its score is infinite and it spends no further rounds.
@@ -13,8 +14,9 @@ pure; ``work`` is a pure function of its job. What goes wrong is an ordinary eve
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -22,8 +24,9 @@ from fedtuner import fedex
 from fedtuner.errors import ClientError, SpecError, suggest
 from fedtuner.federation import Report, Simulation
 from fedtuner.fedex import Belief, FedEx
-from fedtuner.methods.aggregate import mean_change
+from fedtuner.memory import Memory, recall, spill
 from fedtuner.methods.base import Contribution, Job, Local, Method, Server, Update, Vectors, finite
+from fedtuner.methods.server import mean_change
 from fedtuner.rng import number, stream
 from fedtuner.space import Config
 from fedtuner.task import Metrics, Vector
@@ -72,7 +75,7 @@ class State:
     w: Vector
     belief: Belief
     slots: Vectors = field(default_factory=dict)  # the server's vectors
-    memory: Mapping[int, Vectors] = field(default_factory=dict)  # the clients' vectors
+    memory: Memory = field(default_factory=dict)  # the clients' vectors
     diverged: bool = False
 
 
@@ -117,7 +120,7 @@ def plan(setting: Setting, problem: Simulation, arm: Arm, state: State) -> list[
     return [
         Job(
             setting.seed, arm.id, t, int(i), j, arm.candidates[j], arm.server, state.w, slots,
-            state.memory.get(int(i), {}),
+            recall(state.memory.get(int(i), {})),
         )
         for i, j in zip(cohort, choices, strict=True)
     ]  # fmt: skip
@@ -140,21 +143,21 @@ def _work(method: Method, problem: Simulation, job: Job) -> Report:
     task = problem.task
     train, valid = problem.data(job.client, "train"), problem.data(job.client, job.split)
     name = ("work", job.split, job.arm, job.round, problem.clients[job.client].id)
-    before = readable(task.evaluate(job.w, valid))
+    before = readable(task.evaluate(job.w, valid), task.worst_error)
     with task.training(train, job.config, number(job.seed, *name)) as trainer:
         rng = stream(job.seed, *name)
-        update = method.local(Local(trainer, len(train), task.trainable, task.smallest_batch, rng), job)
-    ok = finite(update)
+        held = problem.data(job.client, "valid")
+        update = method.local(Local(trainer, train, held, task.trainable, task.smallest_batch, rng), job)
+    ok = finite(update.w, *update.extra.values())
     model = update.w if update.personal is None else update.personal
-    after = readable(task.evaluate(model, valid) if ok else Metrics(math.nan, math.nan, len(valid)))
+    after = task.evaluate(model, valid) if ok else Metrics(math.nan, math.nan, len(valid))
+    after = readable(after, task.worst_error)
     return Report(job.client, job.candidate, update, len(train), before, after, ok)
 
 
-def readable(metrics: Metrics) -> Metrics:
-    """Return the metrics with a loss that is not a number made infinite, and its error the worst rate, 1, or more."""
-    if not metrics.count or metrics.finite:
-        return metrics
-    return Metrics(math.inf, metrics.error if metrics.error > 1.0 else 1.0, metrics.count)
+def readable(metrics: Metrics, worst_error: float) -> Metrics:
+    """Return the metrics; if the loss is not finite, with an infinite loss and the worst error."""
+    return metrics if metrics.finite or not metrics.count else Metrics(math.inf, worst_error, metrics.count)
 
 
 def fold(
@@ -166,16 +169,16 @@ def fold(
     """
     arrived = [r for r in reports if r is not None]
     sound = [r for r in arrived if r.finite]
-    w, slots = aggregate(setting, problem.task.trainable, arm, state, [r for r in sound if r.examples])
+    w, slots = aggregate(setting, problem, arm, state, [r for r in sound if r.examples])
     belief = state.belief
     if belief.entropy >= setting.fedex.cutoff:
         values = [signal(setting.fedex, r) for r in arrived]
         counts = [r.after.count for r in arrived]
         choices = [r.candidate for r in arrived]
         belief = fedex.exponentiate(belief, choices, values, counts, setting.fedex.step, arm.gamma)
-    memory = dict(state.memory) | {r.client: r.update.memory for r in sound if r.update.memory}
-    diverged = not all(np.isfinite(v).all() for v in (w, *slots.values()))
-    following = State(state.round + 1, w, belief, slots, memory, diverged)
+    memory = {r.client: r.update.memory for r in sound if r.update.memory and finite(*r.update.memory.values())}
+    diverged = not finite(w, *slots.values())
+    following = State(state.round + 1, w, belief, slots, {**state.memory, **memory}, diverged)
     before, after = mean([r.before for r in arrived]), mean([r.after for r in arrived])
     target = before if setting.target == "global" else after
     return following, Record(
@@ -200,14 +203,15 @@ def fold(
 
 
 def aggregate(
-    setting: Setting, trainable: int, arm: Arm, state: State, reports: Sequence[Report]
+    setting: Setting, problem: Simulation, arm: Arm, state: State, reports: Sequence[Report]
 ) -> tuple[Vector, Vectors]:
     """Return the next model and slots: Agg_b on what has gradients, the plain mean on statistics."""
+    trainable = problem.task.trainable
     total = sum(r.examples for r in reports)
     if not total:
         return state.w, state.slots
     shares = [r.examples / total for r in reports]
-    server = Server(state.w[:trainable], state.slots, state.round)
+    server = Server(state.w[:trainable], state.slots, state.round, len(problem.clients))
     updates = [Update(r.update.w[:trainable], r.update.extra) for r in reports]
     with np.errstate(over="ignore", invalid="ignore"):
         head, slots = setting.method.aggregate(
@@ -235,10 +239,16 @@ def mean(metrics: Sequence[Metrics]) -> Metrics:
     )
 
 
-def rounds(setting: Setting, problem: Simulation, arm: Arm, state: State, until: int) -> Iterator[tuple[State, Record]]:
-    """Yield the arm after each round up to ``until``; a diverged arm spends no more rounds."""
+def rounds(
+    setting: Setting, problem: Simulation, arm: Arm, state: State, until: int, folder: Path
+) -> Iterator[tuple[State, Record]]:
+    """Yield the arm after each round up to ``until``; a diverged arm spends no more rounds.
+
+    What clients remember goes to ``folder`` where it is too large for the state.
+    """
     while state.round < until and not state.diverged:
         jobs = plan(setting, problem, arm, state)
         reports = [work(setting.method, problem, job) for job in jobs]
         state, record = fold(setting, problem, arm, state, reports)
+        state = replace(state, memory=spill(state.memory, folder, state.round, len(problem.clients)))
         yield state, record

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from fedtuner.arm import Arm
 from fedtuner.fedex import FedEx
 from fedtuner.methods.base import Method, defaults
 from fedtuner.rng import stream
 from fedtuner.space import Space, draw, near
-from fedtuner.task import Hyper
 
 Sampler = Callable[[int], Arm]
 
 
-def local(space: Space, method: Method, of_task: Mapping[str, Hyper], settings: FedEx, seed: int) -> Sampler:
+def local(space: Space, method: Method, settings: FedEx, seed: int) -> Sampler:
     """Return the paper's sampler: b and c_1 uniform, c_2..c_k from the eps-neighbourhood of c_1.
 
     An arm's b and c_1 do not depend on k, so a study with FedEx and one without it meet the same arms. Hyperparameters

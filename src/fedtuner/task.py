@@ -37,20 +37,20 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Hyper:
-    """A hyperparameter: its default domain and value, and the values that are legal at all."""
+    """A hyperparameter: what it is tuned over by default, its untuned value, and the values that are legal at all."""
 
-    domain: Domain
+    domain: Domain | None  # None: kept at its default unless a space names it
     default: Value
     low: float = -math.inf
     high: float = math.inf
     whole: bool = False
+    options: tuple[Value, ...] = ()  # if any, the only legal values
     about: str = ""
 
     def wrong(self, value: Value) -> str | None:
         """Return the rule that ``value`` breaks, or None."""
-        if isinstance(self.default, (str, bool)):
-            allowed = self.domain.ends()
-            return None if value in allowed else f"must be one of {list(allowed)}"
+        if self.options:
+            return None if value in self.options else f"must be one of {list(self.options)}"
         if isinstance(value, (str, bool)) or not math.isfinite(value):
             return "must be a number"
         if self.whole and value != int(value):
@@ -61,13 +61,27 @@ class Hyper:
 
 
 class Trainer(Protocol):
-    """Gradients of one client's training loss under one configuration."""
+    """Gradients of the loss on one split of a client, under one configuration.
 
-    def gradient(self, w: Vector, rows: Rows) -> Vector:
+    ``key`` names the draw of dropout masks and the like: the same key gives the same ones; None takes the next.
+    """
+
+    def gradient(self, w: Vector, rows: Rows, key: int | None = None) -> Vector:
         """Return the gradient of the mean loss on these rows with respect to ``w[:trainable]``.
 
         The array is the caller's to overwrite, until the next call. Statistics in ``w[trainable:]`` may be updated.
         """
+        ...
+
+    def curvature(self, w: Vector, direction: Vector, rows: Rows, key: int | None = None) -> Vector:
+        """Return the Hessian of the mean loss on these rows times ``direction``, as a new array.
+
+        Only methods that differentiate through local training (MAML) ask for it.
+        """
+        ...
+
+    def on(self, data: Any) -> Trainer:
+        """Return the same for another split of the client."""
         ...
 
 
@@ -87,6 +101,11 @@ class Task(Protocol):
     @property
     def smallest_batch(self) -> int:
         """Batches smaller than this are skipped (batch-norm cannot train on one example)."""
+        ...
+
+    @property
+    def worst_error(self) -> float:
+        """The error of a model that is not made of numbers: 1 where errors are rates, else infinity."""
         ...
 
     @property

@@ -1,10 +1,15 @@
 """Federated methods as pairs of local training and aggregation: appendix B of the paper as a table.
 
-| method  | Loc_c                       | Agg_b                                                     |
-|---------|-----------------------------|-----------------------------------------------------------|
-| fedavg  | SGD                         | weighted mean, learning rate schedule, momentum           |
-| fedprox | SGD + mu/2 |w - w_t|^2      | as fedavg                                                 |
-| reptile | SGD                         | as fedavg; a step part of the way to the mean             |
+| method   | Loc_c                                               | Agg_b                               | client keeps |
+|----------|-----------------------------------------------------|-------------------------------------|--------------|
+| fedavg   | SGD or Adam                                         | weighted mean, the server optimiser |              |
+| fedprox  | as fedavg + mu/2 |w - w_t|^2                        | as fedavg                           |              |
+| reptile  | as fedavg                                           | as fedavg, a step part of the way   |              |
+| scaffold | as fedavg + <c - c_i, w>                            | as fedavg; c with the mean of c_i   | c_i          |
+| feddyn   | as fedavg - <l_i, w> + alpha/2 |w - w_t|^2 if dyn   | mean - h/alpha, the optimiser       | l_i          |
+| fedpa    | samples of the local posterior, by SGD              | as fedavg, on the posterior deltas  |              |
+| ditto    | as fedavg; beside it v_i + lambda/2 |v_i - w_t|^2   | as fedavg                           | v_i          |
+| maml     | a few gradient steps, and the meta-gradient on V_i  | the optimiser on its mean           |              |
 """
 
 from __future__ import annotations
@@ -12,18 +17,23 @@ from __future__ import annotations
 from fedtuner.errors import SpecError, suggest
 from fedtuner.methods.averaging import fedavg, fedprox, reptile
 from fedtuner.methods.base import Contribution, Job, Local, Method, Server, Update
+from fedtuner.methods.ditto import ditto
+from fedtuner.methods.feddyn import feddyn
+from fedtuner.methods.fedpa import fedpa
+from fedtuner.methods.maml import maml
+from fedtuner.methods.scaffold import scaffold
 
-ALL = {method.name: method for method in (fedavg, fedprox, reptile)}
+ALL = {method.name: method for method in (fedavg, fedprox, reptile, scaffold, feddyn, fedpa, ditto, maml)}
 
 
 def named(name: str) -> Method:
     """Return the method of this name."""
     if name not in ALL:
-        raise SpecError(f"no method {name!r}{suggest(name, ALL)}")
+        raise SpecError(f"no method {name!r}{suggest(name, list(ALL))}")
     return ALL[name]
 
 
 __all__ = [
-    "ALL", "Contribution", "Job", "Local", "Method", "Server", "Update",
-    "fedavg", "fedprox", "named", "reptile",
+    "ALL", "Contribution", "Job", "Local", "Method", "Server", "Update", "named",
+    "fedavg", "fedprox", "reptile", "scaffold", "feddyn", "fedpa", "ditto", "maml",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""FedAvg, FedProx and Reptile: local SGD and a weighted mean of the clients' models.
+"""FedAvg, FedProx and Reptile: local training and a weighted mean of the clients' models.
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
 Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
@@ -13,10 +13,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedtuner.methods.aggregate import STEP, average
 from fedtuner.methods.base import Method
-from fedtuner.methods.local import MU, SGD, proximal_sgd, sgd
+from fedtuner.methods.local import TRAINING, proximal, train
+from fedtuner.methods.server import STEP, average
+from fedtuner.space import PAPER_MU
+from fedtuner.task import Hyper
 
-fedavg = Method("fedavg", "McMahan et al. 2017", sgd, average, client=SGD, server=STEP)
-fedprox = Method("fedprox", "Li et al. 2020", proximal_sgd, average, client={**SGD, "mu": MU}, server=STEP)
+MU = Hyper(PAPER_MU, 0.01, low=0.0, about="strength of the pull toward the server's model")
+
+fedavg = Method("fedavg", "McMahan et al. 2017", train, average, client=TRAINING, server=STEP)
+fedprox = Method("fedprox", "Li et al. 2020", proximal, average, client={**TRAINING, "mu": MU}, server=STEP)
 reptile = replace(fedavg.with_defaults(server={"lr": 0.5}), name="reptile", paper="Nichol et al. 2018")

@@ -7,7 +7,7 @@ A method that keeps state names it: ``Update.memory`` stays with the client and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -33,7 +33,7 @@ class Job:
     server: Config  # b: some methods' local training must know it
     w: Vector
     slots: Vectors = field(default_factory=dict)
-    memory: Vectors = field(default_factory=dict)
+    memory: Vectors = field(default_factory=dict)  # what the client remembers of its last job
     split: str = "valid"
 
 
@@ -49,11 +49,12 @@ class Update:
 
 @dataclass(frozen=True)
 class Server:
-    """What aggregation starts from: the model (its trainable part), the server's slots and the round, from 0."""
+    """What aggregation starts from: the model (its trainable part), the server's slots, the round from 0."""
 
     w: Vector
     slots: Vectors
     round: int
+    clients: int  # all there are, not only the round's
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,16 @@ class Local:
     """What local training sees of a client."""
 
     trainer: Trainer
-    examples: int
+    train: Sized
+    valid: Sized
     trainable: int
     smallest_batch: int
     rng: Generator
+
+    @property
+    def examples(self) -> int:
+        """|T|."""
+        return len(self.train)
 
     def batches(self, epochs: int, batch: int) -> Iterator[Rows]:
         """Yield the rows of each batch: a fresh permutation every epoch, the last batch as small as it comes."""
@@ -86,6 +93,14 @@ class Local:
     def gradient(self, w: Vector, rows: Rows) -> Vector:
         """Return the gradient of the mean loss on these rows; the array is the caller's until the next call."""
         return self.trainer.gradient(w, rows)
+
+    def full_gradient(self, w: Vector, chunk: int = 1024) -> Vector:
+        """Return the gradient of the mean loss over all training examples, as a new array."""
+        total = np.zeros(self.trainable, np.float32)
+        for start in range(0, self.examples, chunk):
+            rows = np.arange(start, min(start + chunk, self.examples))
+            total += self.gradient(w, rows) * np.float32(len(rows) / self.examples)
+        return total
 
 
 LocalTraining = Callable[[Local, Job], Update]
@@ -127,8 +142,8 @@ def defaults(hypers: Mapping[str, Hyper]) -> dict[str, Value]:
 def default_space(method: Method, of_task: Mapping[str, Hyper]) -> Space:
     """Return the space that is tuned when none is given: the method's own and the model's."""
     return Space(
-        client={name: hyper.domain for name, hyper in {**method.client, **of_task}.items()},
-        server={name: hyper.domain for name, hyper in method.server.items()},
+        client={name: hyper.domain for name, hyper in {**method.client, **of_task}.items() if hyper.domain},
+        server={name: hyper.domain for name, hyper in method.server.items() if hyper.domain},
     )
 
 
@@ -152,6 +167,6 @@ def check(method: Method, space: Space, of_task: Mapping[str, Hyper]) -> None:
                     raise SpecError(f"{side}.{name} = {value!r}, but {rule}")
 
 
-def finite(update: Update) -> bool:
-    """Return whether everything that the server would add up is a number."""
-    return all(np.isfinite(v).all() for v in (update.w, *update.extra.values()))
+def finite(*vectors: Vector) -> bool:
+    """Return whether all entries are numbers."""
+    return all(bool(np.isfinite(v).all()) for v in vectors)

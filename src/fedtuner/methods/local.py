@@ -1,49 +1,91 @@
-"""Local SGD, the Loc_c of most methods: FedProx, SCAFFOLD, FedDyn and Ditto add one drift term to its gradient."""
+"""Local SGD or Adam, the Loc_c of most methods: FedProx, SCAFFOLD, FedDyn and Ditto add a drift to its gradient."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from fedtuner.methods.base import Job, Local, Update
-from fedtuner.space import PAPER_CLIENT, PAPER_MU, Config
+from fedtuner.space import PAPER_CLIENT, Config
 from fedtuner.task import Hyper, Vector
 
 Drift = Callable[[Vector, Vector], None]  # (w, gradient): adds the term to the gradient in place
+Visit = Callable[[Vector], None]  # (w): sees every iterate
+Step = Callable[[Vector, Vector], None]  # (w, gradient): moves w in place
 
-SGD: Mapping[str, Hyper] = {
+TRAINING: Mapping[str, Hyper] = {
     "lr": Hyper(PAPER_CLIENT["lr"], 0.1, low=0.0, about="learning rate"),
-    "momentum": Hyper(PAPER_CLIENT["momentum"], 0.0, low=0.0, high=1.0, about="heavy-ball momentum"),
+    "momentum": Hyper(PAPER_CLIENT["momentum"], 0.0, low=0.0, high=1.0, about="momentum; adam's beta1"),
     "weight_decay": Hyper(PAPER_CLIENT["weight_decay"], 0.0, low=0.0, about="L2 penalty"),
     "epochs": Hyper(PAPER_CLIENT["epochs"], 1, low=1, whole=True, about="passes over the client's data"),
     "batch": Hyper(PAPER_CLIENT["batch"], 32, low=1, whole=True, about="examples per step"),
+    "optimiser": Hyper(None, "sgd", options=("sgd", "adam"), about="of local training"),
+    "beta2": Hyper(None, 0.999, low=0.0, high=1.0, about="adam's memory of squared gradients"),
 }
-MU = Hyper(PAPER_MU, 0.01, low=0.0, about="strength of the pull toward the server's model")
 
 
-def descend(client: Local, start: Vector, c: Config, drift: Drift | None = None) -> Vector:
-    """Return w after ``epochs`` of SGD from ``start``, step for step as ``torch.optim.SGD``.
+def descend(client: Local, start: Vector, c: Config, drift: Drift | None = None, visit: Visit | None = None) -> Vector:
+    """Return w after ``epochs`` of the optimiser from ``start``, step for step as torch's.
 
-    g = gradient + drift(w) + weight_decay w;  v = momentum v + g;  w = w - lr v
+    g = gradient + drift(w) + weight_decay w, then one step of the optimiser along g.
     """
-    lr, momentum, decay = (np.float32(c[name]) for name in ("lr", "momentum", "weight_decay"))
     w = start.copy()
     head = w[: client.trainable]
-    scratch = np.empty_like(head)
-    velocity = np.zeros_like(head) if momentum else None
+    decay, scratch = np.float32(c["weight_decay"]), np.empty_like(head)
+    step = OPTIMISERS[str(c["optimiser"])](c, scratch)
     for rows in client.batches(int(c["epochs"]), int(c["batch"])):
         g = client.gradient(w, rows)
         if drift is not None:
             drift(head, g)
         if decay:
             g += np.multiply(head, decay, out=scratch)
+        step(head, g)
+        if visit is not None:
+            visit(w)
+    return w
+
+
+def _sgd(c: Config, scratch: Vector) -> Step:
+    """v = momentum v + g;  w = w - lr v."""
+    lr, momentum = np.float32(c["lr"]), np.float32(c["momentum"])
+    velocity = np.zeros_like(scratch) if momentum else None
+
+    def step(w: Vector, g: Vector) -> None:
+        nonlocal velocity
         if velocity is not None:
             velocity *= momentum
             velocity += g
             g = velocity
-        head -= np.multiply(g, lr, out=scratch)
-    return w
+        w -= np.multiply(g, lr, out=scratch)
+
+    return step
+
+
+def _adam(c: Config, scratch: Vector) -> Step:
+    """m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;  w = w - lr m' / (sqrt(v') + 1e-8);  ' corrects for the start."""
+    lr, beta1, beta2 = float(c["lr"]), min(float(c["momentum"]), 1 - 1e-6), min(float(c["beta2"]), 1 - 1e-9)
+    m, v, t = np.zeros_like(scratch), np.zeros_like(scratch), 0
+
+    def step(w: Vector, g: Vector) -> None:
+        nonlocal t, m, v
+        t += 1
+        m *= np.float32(beta1)
+        m += np.multiply(g, np.float32(1 - beta1), out=scratch)
+        v *= np.float32(beta2)
+        np.multiply(g, g, out=scratch)
+        v += np.multiply(scratch, np.float32(1 - beta2), out=scratch)
+        np.sqrt(v, out=scratch)
+        np.multiply(scratch, np.float32(1 / math.sqrt(1 - beta2**t)), out=scratch)
+        np.add(scratch, np.float32(1e-8), out=scratch)
+        np.divide(m, scratch, out=scratch)
+        w -= np.multiply(scratch, np.float32(lr / (1 - beta1**t)), out=scratch)
+
+    return step
+
+
+OPTIMISERS: Mapping[str, Callable[[Config, Vector], Step]] = {"sgd": _sgd, "adam": _adam}
 
 
 def toward(centre: Vector, strength: float) -> Drift:
@@ -59,13 +101,13 @@ def toward(centre: Vector, strength: float) -> Drift:
     return drift
 
 
-def sgd(client: Local, job: Job) -> Update:
-    """Plain local SGD."""
+def train(client: Local, job: Job) -> Update:
+    """Plain local training."""
     return Update(descend(client, job.w, job.config))
 
 
-def proximal_sgd(client: Local, job: Job) -> Update:
-    """Local SGD with a proximal term mu/2 |w - w_t|^2; none where mu = 0."""
+def proximal(client: Local, job: Job) -> Update:
+    """Local training with a proximal term mu/2 |w - w_t|^2; none where mu = 0."""
     mu = float(job.config["mu"])
     drift = toward(job.w[: client.trainable], mu) if mu else None
     return Update(descend(client, job.w, job.config, drift))

@@ -1,0 +1,59 @@
+"""FedDyn: a linear and a quadratic term on each client make the clients' stationary points those of the whole.
+
+Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021. Local training minimises
+L_i(w) - <l_i, w> + alpha/2 |w - w_t|^2; then l_i <- l_i - alpha (w_i - w_t), and the server keeps
+h <- h - alpha/n sum (w_i - w_t) over the n clients there are and moves to mean(w_i) - h/alpha.
+
+alpha must be the same everywhere, so it is the server's. ``dyn`` is the paper's (Khodak et al., appendix B) binary
+client hyperparameter: off, the client trains as in FedAvg, keeps its l_i and does not enter h. Differences: means are
+weighted by |T_i|; the server's optimiser takes the move for its change (lr = 1 without momentum is FedDyn itself).
+Costs one vector of memory per client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedtuner.methods.base import Contribution, Job, Local, Method, Server, Update, Vectors
+from fedtuner.methods.local import TRAINING, descend, toward
+from fedtuner.methods.server import STEP, mean_change, mean_extra, step
+from fedtuner.space import Choice, Config, Float
+from fedtuner.task import Hyper, Vector
+
+DYN = Hyper(Choice([True, False]), True, options=(True, False), about="whether the client uses the dynamic term")
+ALPHA = Hyper(Float(1e-3, 1e-1, log=True), 0.01, low=1e-8, about="strength of the dynamic regulariser")
+
+
+def local(client: Local, job: Job) -> Update:
+    """Train with the dynamic regulariser, and renew its linear term."""
+    start = job.w[: client.trainable]
+    if not job.config["dyn"]:
+        return Update(descend(client, job.w, job.config), {"dyn": np.zeros_like(start)}, job.memory)
+    alpha = np.float32(job.server["alpha"])
+    linear = job.memory.get("linear", np.zeros_like(start))
+    pull = toward(start, float(alpha))
+
+    def drift(w: Vector, g: Vector) -> None:
+        g -= linear
+        pull(w, g)
+
+    w = descend(client, job.w, job.config, drift)
+    moved = w[: client.trainable] - start
+    return Update(w, extra={"dyn": moved}, memory={"linear": linear - alpha * moved})
+
+
+def aggregate(server: Server, contributions: Sequence[Contribution], b: Config) -> tuple[Vector, Vectors]:
+    """Renew h and step toward mean(w_i) - h/alpha."""
+    alpha = np.float32(b["alpha"])
+    part = np.float32(len(contributions) / server.clients)
+    h = server.slots.get("dyn", np.zeros_like(server.w)) - alpha * part * mean_extra("dyn", contributions)
+    change = mean_change(server.w, [c.share for c in contributions], [c.update.w for c in contributions])
+    w, slots = step(server, np.asarray(change - h / alpha, np.float32), b)
+    return w, {**slots, "dyn": h}
+
+
+feddyn = Method(
+    "feddyn", "Acar et al. 2021", local, aggregate, client={**TRAINING, "dyn": DYN}, server={**STEP, "alpha": ALPHA}
+)

@@ -1,0 +1,107 @@
+"""The laws that every task keeps. Subclass in your tests and give a task and a split:
+
+class TestMine(fedtuner.testing.TaskLaws):
+    def task(self): return MyTask()
+    def split(self): return x, y
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedtuner.space import Config
+from fedtuner.task import Task
+
+
+class TaskLaws:
+    """Laws of a task on one split with a few examples."""
+
+    config: Config = {}  # noqa: RUF012
+    step = 1e-2  # of the finite differences
+    tolerance = 2e-2
+
+    def task(self) -> Task:
+        """Return the task."""
+        raise NotImplementedError
+
+    def split(self) -> Any:
+        """Return a client's split."""
+        raise NotImplementedError
+
+    def test_its_layout_is_its_size(self) -> None:
+        """The parts make up w."""
+        task = self.task()
+        assert sum(int(np.prod(shape)) for _, shape in task.layout()) == task.size >= task.trainable > 0
+
+    def test_its_start_depends_on_the_seed_alone(self) -> None:
+        """The same seed gives the same w; another seed another."""
+        task = self.task()
+        one, again, other = task.initial(1), task.initial(1), task.initial(2)
+        assert one.dtype == np.float32
+        assert one.shape == (task.size,)
+        assert np.array_equal(one, again)
+        assert not np.array_equal(one, other)
+
+    def test_evaluation_changes_nothing(self) -> None:
+        """Evaluating twice gives the same, and leaves w alone."""
+        task = self.task()
+        data, w = task.prepare(self.split()), task.initial(0)
+        kept = w.copy()
+        first = task.evaluate(w, data)
+        assert first == task.evaluate(w, data)
+        assert first.count == len(data)
+        assert np.array_equal(w, kept)
+
+    def test_an_empty_split_has_no_metrics(self) -> None:
+        """No examples: a count of 0 and NaN."""
+        task = self.task()
+        metrics = task.evaluate(task.initial(0), task.prepare(None))
+        assert metrics.count == 0
+        assert np.isnan(metrics.loss)
+
+    def test_the_gradient_is_that_of_the_loss(self) -> None:
+        """Along a few directions it agrees with finite differences of the loss."""
+        task = self.task()
+        data, w = task.prepare(self.split()), task.initial(0)
+        rows = np.arange(len(data))
+        with task.training(data, self.config, 0) as trainer:
+            gradient = trainer.gradient(w.copy(), rows, key=0).copy()
+        for direction in self._directions(task.trainable):
+            ahead, behind = w.copy(), w.copy()
+            ahead[: task.trainable] += self.step * direction
+            behind[: task.trainable] -= self.step * direction
+            slope = (task.evaluate(ahead, data).loss - task.evaluate(behind, data).loss) / (2 * self.step)
+            assert np.isclose(gradient @ direction, slope, rtol=self.tolerance, atol=self.tolerance * 0.1)
+
+    def test_the_curvature_is_that_of_the_gradient(self) -> None:
+        """Along a few directions it agrees with finite differences of the gradient."""
+        task = self.task()
+        data, w = task.prepare(self.split()), task.initial(0)
+        rows = np.arange(len(data))
+        with task.training(data, self.config, 0) as trainer:
+            for direction in self._directions(task.trainable):
+                product = trainer.curvature(w.copy(), direction, rows, key=0).copy()
+                ahead, behind = w.copy(), w.copy()
+                ahead[: task.trainable] += self.step * direction
+                behind[: task.trainable] -= self.step * direction
+                change = trainer.gradient(ahead, rows, key=0).copy() - trainer.gradient(behind, rows, key=0)
+                gap = np.abs(product - change / (2 * self.step)).max()
+                assert gap <= self.tolerance * max(1.0, np.abs(product).max())
+
+    def test_training_depends_on_its_seed_alone(self) -> None:
+        """The same seed gives the same gradients, whatever was drawn before."""
+        task = self.task()
+        data, w = task.prepare(self.split()), task.initial(0)
+        rows = np.arange(len(data))
+        runs = []
+        for _ in range(2):
+            with task.training(data, self.config, 7) as trainer:
+                runs.append([trainer.gradient(w.copy(), rows).copy() for _ in range(3)])
+        assert all(np.array_equal(a, b) for a, b in zip(*runs, strict=True))
+
+    def _directions(self, size: int) -> list[Any]:
+        rng = np.random.default_rng(0)
+        raw = [rng.standard_normal(size) for _ in range(3)]
+        return [(v / np.linalg.norm(v)).astype(np.float32) for v in raw]
