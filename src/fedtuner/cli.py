@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fedtuner import __version__
-from fedtuner.errors import ClientError, FedtunerError, Interrupted, SpecError, WorkerError
+from fedtuner.errors import ClientError, FedtunerError, Interrupted, SpecError, StoreError, WorkerError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     arguments = parser().parse_args(argv)
     try:
-        return int(arguments.command(arguments) or 0)
+        code = int(arguments.command(arguments) or 0)
+        sys.stdout.flush()
+        return code
     except Interrupted as stop:
         print(f"fedtuner: {stop}", file=sys.stderr)
         return 3
@@ -28,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"fedtuner: {error}", file=sys.stderr)
         return 1 if isinstance(error, (ClientError, WorkerError)) else 2
     except BrokenPipeError:  # the reader of our output has gone, as in `fedtuner show ... | head`
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be written goes nowhere
         return 0
 
 
@@ -78,6 +81,8 @@ def _run(arguments: argparse.Namespace) -> None:
     from fedtuner.study import run, untuned
 
     name, table = spec.read(arguments.study)
+    if Path(arguments.study).is_file():
+        sys.path.insert(0, str(Path(arguments.study).resolve().parent))  # for a problem beside its study.toml
     table = spec.override(table, arguments.set)
     if arguments.seed is not None:
         table["seed"] = arguments.seed
@@ -104,6 +109,10 @@ def _export(arguments: argparse.Namespace) -> None:
     spec, states, _, result = store.read(arguments.store)
     if result is None:
         raise SpecError(f"{arguments.store} is not finished, so there is no winner: 'fedtuner run' continues it")
+    if result["arm"] not in states:
+        raise StoreError(
+            f"{arguments.store} has lost the winner, arm {result['arm']}: 'fedtuner run' computes it again"
+        )
     to = arguments.to or arguments.store / "export"
     for file in report.export(spec, states[result["arm"]], result, to):
         print(file)

@@ -37,7 +37,7 @@ class Interrupted(KeyboardInterrupt):
     """The study was stopped and everything finished so far is kept; the message says how to continue."""
 
 
-def suggest(name: str, known: Iterable[str] | Mapping[str, str]) -> str:
+def suggest(name: object, known: Iterable[str] | Mapping[str, str]) -> str:
     """Return what to say after an unknown name: the nearest known one, or the list of them.
 
     A mapping gives each name other words for it, which are compared too.
@@ -48,7 +48,7 @@ def suggest(name: str, known: Iterable[str] | Mapping[str, str]) -> str:
     words = {other: other for other in known}
     if isinstance(known, Mapping):
         words |= {about.replace(" ", "_"): other for other, about in known.items()}
-    near = difflib.get_close_matches(name.lower(), words, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(str(name).lower(), words, n=1, cutoff=0.6)
     if near:
         return f"; did you mean {words[near[0]]!r}?"
     names = sorted(set(words.values()))

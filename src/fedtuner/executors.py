@@ -15,15 +15,27 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any, Protocol
 
 from fedtuner.arm import Arm, Record, Setting, State, begin, rounds, work
 from fedtuner.errors import FedtunerError, WorkerError
-from fedtuner.federation import Report, Simulation
-from fedtuner.methods.base import Job
+from fedtuner.federation import Simulation
+from fedtuner.memory import Spilled, memory_of, recall
+from fedtuner.methods.base import Job, Vectors
+from fedtuner.task import Metrics
 
 _SHIP = 2.0  # seconds between the states that a worker sends; a kill loses at most this much work
 _TRIES = 3  # how often a leg may take its worker down before it is the leg's fault
+
+
+@dataclass(frozen=True)
+class Place:
+    """What every worker has."""
+
+    setting: Setting
+    problem: Simulation
+    folder: Path  # for client memory that is too large for a state
 
 
 @dataclass(frozen=True)
@@ -33,6 +45,14 @@ class Leg:
     arm: Arm
     state: State | None
     until: int
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """Measure a model at one client; what the client remembers is read where the work is done."""
+
+    job: Job
+    memory: Vectors | Spilled
 
 
 @dataclass(frozen=True)
@@ -53,8 +73,8 @@ class Executor(Protocol):
         """Do the legs, yielding progress as it comes; a leg's last progress has its state. Ends early on ``stop``."""
         ...
 
-    def work(self, jobs: Sequence[Job]) -> list[Report]:
-        """Do the jobs and return their reports in order."""
+    def assess(self, jobs: Sequence[Assessment]) -> list[tuple[Metrics, Metrics]]:
+        """Do the jobs and return what their clients measured before and after local training, in order."""
         ...
 
     def close(self) -> None:
@@ -62,14 +82,21 @@ class Executor(Protocol):
         ...
 
 
-def _advance(setting: Setting, problem: Simulation, leg: Leg, stop: Callable[[], bool]) -> Iterator[Progress]:
+def _advance(place: Place, leg: Leg, stop: Callable[[], bool]) -> Iterator[Progress]:
+    setting, problem, folder = place.setting, place.problem, memory_of(place.folder, leg.arm.id)
     state = begin(setting, problem, leg.arm) if leg.state is None else leg.state
     if state.round == 0:
         yield Progress(leg.arm.id, (), state)
-    for following, record in rounds(setting, problem, leg.arm, state, leg.until):
+    for following, record in rounds(setting, problem, leg.arm, state, leg.until, folder):
         yield Progress(leg.arm.id, (record,), following)
         if stop():
             return
+
+
+def _assess(place: Place, assessment: Assessment) -> tuple[Metrics, Metrics]:
+    job = replace(assessment.job, memory=recall(assessment.memory))
+    report = work(place.setting.method, place.problem, job)
+    return report.before, report.after
 
 
 class Serial:
@@ -77,18 +104,18 @@ class Serial:
 
     workers = 1
 
-    def __init__(self, setting: Setting, problem: Simulation) -> None:
-        self._setting, self._problem = setting, problem
+    def __init__(self, place: Place) -> None:
+        self._place = place
 
     def advance(self, legs: Sequence[Leg], stop: Callable[[], bool]) -> Iterator[Progress]:
         """Do the legs one after the other."""
         for leg in legs:
             if not stop():
-                yield from _advance(self._setting, self._problem, leg, stop)
+                yield from _advance(self._place, leg, stop)
 
-    def work(self, jobs: Sequence[Job]) -> list[Report]:
+    def assess(self, jobs: Sequence[Assessment]) -> list[tuple[Metrics, Metrics]]:
         """Do the jobs one after the other."""
-        return [work(self._setting.method, self._problem, job) for job in jobs]
+        return [_assess(self._place, job) for job in jobs]
 
     def close(self) -> None:
         """Do nothing."""
@@ -101,9 +128,9 @@ class Processes:
     problem must be picklable, and a script that calls ``tune`` needs ``if __name__ == "__main__":``.
     """
 
-    def __init__(self, setting: Setting, problem: Simulation, workers: int) -> None:
+    def __init__(self, place: Place, workers: int) -> None:
         self.workers = workers
-        self._setting, self._problem = setting, problem
+        self._place = place
         self._context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
         self._team = [self._hire() for _ in range(workers)]
 
@@ -112,10 +139,10 @@ class Processes:
         todo = deque(sorted(legs, key=lambda leg: (leg.state.round if leg.state else 0) - leg.until))
         yield from self._run(todo, stop)
 
-    def work(self, jobs: Sequence[Job]) -> list[Report]:
+    def assess(self, jobs: Sequence[Assessment]) -> list[tuple[Metrics, Metrics]]:
         """Do the jobs in as many shares as there are workers; the model is sent once per share."""
         shares = [list(jobs[i :: self.workers]) for i in range(self.workers)]
-        done: dict[int, list[Report]] = {}
+        done: dict[int, list[tuple[Metrics, Metrics]]] = {}
         for answer in self._run(deque((i, s) for i, s in enumerate(shares) if s), lambda: False):
             done[answer[0]] = answer[1]
         return [done[n % self.workers][n // self.workers] for n in range(len(jobs))]
@@ -123,11 +150,13 @@ class Processes:
     def close(self) -> None:
         """Ask the workers to end, and see that they do."""
         for worker in self._team:
+            worker.tell(None)
+        for worker in self._team:
             worker.dismiss()
         self._team = []
 
     def _hire(self) -> _Worker:
-        return _Worker(self._context, self._setting, self._problem)
+        return _Worker(self._context, self._place)
 
     def _run(self, todo: deque[Any], stop: Callable[[], bool]) -> Iterator[Any]:
         """Hand out tasks and yield the answers; a task whose worker dies goes on from where it last reported."""
@@ -139,12 +168,13 @@ class Processes:
                 while free and todo and not stop():
                     worker, task = free.pop(), todo.popleft()
                     task, tries = task if isinstance(task, _Again) else (task, 0)
-                    worker.connection.send(task)
+                    while not worker.tell(task):  # it died while it was idle
+                        worker = self._replace(worker)
                     busy[worker.connection] = (worker, task, tries)
                 if stop() and not told:
                     told = True
                     for worker, _, _ in busy.values():
-                        worker.connection.send("stop")
+                        worker.tell("stop")
                 for ready in wait(list(busy), timeout=0.1):
                     connection: Connection = ready  # type: ignore[assignment]
                     worker, task, tries = busy[connection]
@@ -198,11 +228,20 @@ def _name(task: Any) -> str:
 
 
 class _Worker:
-    def __init__(self, context: Any, setting: Setting, problem: Simulation) -> None:
+    def __init__(self, context: Any, place: Place) -> None:
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, self.connection, setting, problem), daemon=True)
+        arguments = (theirs, self.connection, os.getpid(), place)
+        self.process = context.Process(target=_serve, args=arguments, daemon=True)
         self.process.start()
         theirs.close()
+
+    def tell(self, message: Any) -> bool:
+        """Send a message; return whether there is anyone to receive it."""
+        try:
+            self.connection.send(message)
+        except OSError:
+            return False
+        return True
 
     def dismiss(self) -> None:
         self.connection.close()
@@ -212,12 +251,11 @@ class _Worker:
             self.process.join()
 
 
-def _serve(connection: Connection, parents: Connection, setting: Setting, problem: Simulation) -> None:
-    """Do tasks until the parent is gone. Ctrl-C reaches the whole group: only the parent acts on it."""
+def _serve(connection: Connection, parents: Connection, parent: int, place: Place) -> None:
+    """Do tasks until None comes or the parent is gone. Ctrl-C reaches the whole group: only the parent acts on it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parents.close()
-    parent = os.getppid()
 
     def orphaned() -> bool:
         return os.getppid() != parent
@@ -228,10 +266,12 @@ def _serve(connection: Connection, parents: Connection, setting: Setting, proble
                 if orphaned():
                     return
             task = connection.recv()
+            if task is None:
+                return
             if task == "stop":  # it crossed the answer to the last task
                 continue
             try:
-                _do(connection, setting, problem, task, orphaned)
+                _do(connection, place, task, orphaned)
             except FedtunerError as error:
                 connection.send(("error", (error, traceback.format_exc())))
             except Exception as error:
@@ -241,10 +281,10 @@ def _serve(connection: Connection, parents: Connection, setting: Setting, proble
         return
 
 
-def _do(connection: Connection, setting: Setting, problem: Simulation, task: Any, orphaned: Callable[[], bool]) -> None:
+def _do(connection: Connection, place: Place, task: Any, orphaned: Callable[[], bool]) -> None:
     if not isinstance(task, Leg):
         number, jobs = task
-        connection.send(("answer", (number, [work(setting.method, problem, job) for job in jobs])))
+        connection.send(("answer", (number, [_assess(place, job) for job in jobs])))
         return
     stopped = False
 
@@ -255,7 +295,7 @@ def _do(connection: Connection, setting: Setting, problem: Simulation, task: Any
         return stopped or orphaned()
 
     shipped, held = time.monotonic(), None
-    for step in _advance(setting, problem, task, stop):
+    for step in _advance(place, task, stop):
         held = step
         if time.monotonic() - shipped > _SHIP:
             connection.send(("answer", step))
@@ -266,9 +306,10 @@ def _do(connection: Connection, setting: Setting, problem: Simulation, task: Any
         connection.send(("answer", replace(held, records=())))
 
 
-def open_executor(setting: Setting, problem: Simulation, workers: int) -> Executor:
-    """Return an executor with this many workers; one worker is this process."""
-    return Serial(setting, problem) if workers == 1 else Processes(setting, problem, workers)
+def open_executor(setting: Setting, problem: Simulation, folder: Path, workers: int) -> Executor:
+    """Return an executor with this many workers; one worker is this process. Large client memory goes to ``folder``."""
+    place = Place(setting, problem, folder)
+    return Serial(place) if workers == 1 else Processes(place, workers)
 
 
 def cores() -> int:

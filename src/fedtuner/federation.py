@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterable, Sized
 from dataclasses import dataclass
 from typing import Any
@@ -80,7 +81,9 @@ class Simulation:
         first = next(i for i, n in enumerate(sizes["train"]) if n)
         w = self.task.initial(0)
         try:
-            metrics = self.task.evaluate(w, self.data(first, "train"))
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", message="Using a target size")  # torch only warns of a misfit
+                metrics = self.task.evaluate(w, self.data(first, "train"))
         except TaskError as error:
             raise TaskError(f"client {self.clients[first].id!r}: {error}") from error
         if not metrics.finite:

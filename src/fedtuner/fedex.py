@@ -27,8 +27,12 @@ Floats = NDArray[np.float64]
 STEPS = ("aggressive", "adaptive", "constant")
 METRICS = ("error", "loss")
 SIGNALS = ("absolute", "improvement")
-_FLOOR = -700.0  # the smallest log theta: exp(-700) is the last that is not 0 in double precision
+_FLOOR = -700.0  # the smallest log theta beside the largest: below -708 its exponential loses precision, then is 0
 _HUGE = 1e100  # values beyond this count as this
+
+
+def _is_within(value: object, high: float) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= high
 
 
 @dataclass(frozen=True)
@@ -44,14 +48,14 @@ class FedEx:
     signal: str = "absolute"  # absolute: the value after local training; improvement: after minus before
 
     def __post_init__(self) -> None:
-        if not isinstance(self.k, int) or self.k < 1:
+        if not isinstance(self.k, int) or isinstance(self.k, bool) or self.k < 1:
             raise SpecError(f"fedex.k = {self.k!r}, but must be a whole number >= 1")
-        if not self.eps >= 0:
-            raise SpecError(f"fedex.eps = {self.eps}, but must be >= 0")
-        if self.gamma is not None and not 0 <= self.gamma <= 1:
-            raise SpecError(f"fedex.gamma = {self.gamma}, but must be in [0, 1] (or left out: drawn per arm)")
-        if not self.cutoff >= 0:
-            raise SpecError(f"fedex.cutoff = {self.cutoff}, but must be >= 0")
+        if not _is_within(self.eps, math.inf):
+            raise SpecError(f"fedex.eps = {self.eps!r}, but must be >= 0")
+        if self.gamma is not None and not _is_within(self.gamma, 1):
+            raise SpecError(f"fedex.gamma = {self.gamma!r}, but must be in [0, 1] (or left out: drawn per arm)")
+        if not _is_within(self.cutoff, math.inf):
+            raise SpecError(f"fedex.cutoff = {self.cutoff!r}, but must be >= 0")
         for name, known in (("step", STEPS), ("metric", METRICS), ("signal", SIGNALS)):
             value = getattr(self, name)
             if value not in known:
@@ -127,6 +131,8 @@ def exponentiate(
     """
     if step not in STEPS:
         raise SpecError(f"step = {step!r}, but must be one of {STEPS}{suggest(step, STEPS)}")
+    if not _is_within(gamma, 1):
+        raise SpecError(f"gamma = {gamma!r}, but must be in [0, 1]")
     j, v, p = _clean(belief, choices, values, weights)
     if p.size == 0:
         return belief
@@ -167,7 +173,11 @@ def _clean(
 
 def _log_gradient(belief: Belief, j: NDArray[np.int64], v: Floats, p: Floats) -> tuple[Floats, Floats]:
     """Return the gradient's signs and the logarithms of its sizes: theta may be too small to divide by."""
-    total = np.bincount(j, weights=p * (v - belief.baseline), minlength=belief.log_theta.size)
+    k, baseline = belief.log_theta.size, belief.baseline
+    total = np.bincount(j, weights=p * (v - baseline), minlength=k)
+    # What differences leave of rounding is no gradient, but an aggressive step would make a full step of it.
+    rounding = 1e-12 * np.bincount(j, weights=p * (np.abs(v) + abs(baseline)), minlength=k)
+    total = np.where(np.abs(total) > rounding, total, 0.0)
     with np.errstate(divide="ignore"):
         return np.sign(total), np.log(np.abs(total)) - belief.log_theta
 

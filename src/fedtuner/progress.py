@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, TextIO
@@ -77,18 +77,22 @@ def _bar(label: str, out: TextIO) -> Iterator[Show]:
     columns = (
         TextColumn(f"[bold]{label}"),
         BarColumn(bar_width=24),
-        TextColumn("{task.completed:.0f}/{task.total:.0f} rounds"),
         TextColumn("{task.fields[detail]}"),
     )
-    with Progress(*columns, console=Console(file=out), transient=True) as bar:
-        task: Any = bar.add_task("", total=None, detail="")
+    bar = Progress(*columns, console=Console(file=out), transient=True)
+    task: Any = bar.add_task("", total=None, detail="")  # no total yet: the bar pulses
+    try:
 
         def show(status: Status) -> None:
+            bar.start()  # not before there is something to show: its thread should not be there when workers fork
             best = "" if status.best is None else f" · best {status.best:.3f}"
-            detail = f"· {status.alive} of {status.arms} arms alive{best} · {duration(status.left)} left"
+            rounds = f"{status.used}/{status.planned} rounds"
+            detail = f"{rounds} · {status.alive} of {status.arms} arms alive{best} · {duration(status.left)} left"
             bar.update(task, total=status.planned, completed=status.used, detail=detail)
 
         yield show
+    finally:
+        bar.stop()
 
 
 def _lines(label: str, out: TextIO, every: float = 5.0) -> Show:
@@ -98,7 +102,8 @@ def _lines(label: str, out: TextIO, every: float = 5.0) -> Show:
         nonlocal said, finished
         if time.monotonic() - said >= every or (status.used == status.planned and not finished):
             said, finished = time.monotonic(), status.used == status.planned
-            print(f"{label}: {status}", file=out, flush=True)
+            with suppress(BrokenPipeError):  # whoever read this has gone: the study goes on
+                print(f"{label}: {status}", file=out, flush=True)
 
     return show
 

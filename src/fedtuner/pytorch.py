@@ -6,6 +6,7 @@ on one thread, so that the bits do not depend on the machine's load or on where 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedtuner.errors import TaskError
+from fedtuner.rng import number
 from fedtuner.space import PAPER_CLIENT, Config
 from fedtuner.task import Hyper, Metrics, Rows, Vector
 
@@ -40,7 +42,8 @@ class Task:
     """A model, given by a function that builds it, its loss and its error.
 
     ``loss(output, y)`` is the mean over the batch; ``error(output, y)`` is a mean or one value per example, by default
-    the rate at which the arg-max over dimension 1 is not y.
+    the rate at which the arg-max over dimension 1 is not y. ``worst_error`` is what a model of NaN gets: 1 for that
+    rate, infinity for an ``error`` of your own unless you say otherwise.
     """
 
     smallest_batch: int
@@ -51,8 +54,11 @@ class Task:
         loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
         error: Callable[[Tensor, Tensor], Tensor] | None = None,
         device: str = "cpu",
+        worst_error: float | None = None,
     ) -> None:
+        self._made_of = (build, loss, error, device, worst_error)
         self._build, self._loss, self._error = build, loss, error
+        self.worst_error = worst_error if worst_error is not None else (1.0 if error is None else math.inf)
         self.device = torch.device(device)
         self._module = self._fresh(0).to(self.device)
         parts = _parts(self._module)
@@ -73,6 +79,9 @@ class Task:
         for p, g in zip(self._tensors, _split(self._flat_grad, self._tensors), strict=False):
             if p.requires_grad:
                 p.grad = g
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Task, self._made_of  # views of one buffer do not survive being copied one by one
 
     @property
     def hyperparameters(self) -> Mapping[str, Hyper]:
@@ -124,7 +133,7 @@ class Task:
         self._module.train()
         with _one_thread(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            yield _Trainer(self, data)
+            yield _Trainer(self, data, seed)
 
     def evaluate(self, w: Vector, data: Data) -> Metrics:
         """Return the mean loss and error on a split, without dropout."""
@@ -165,12 +174,25 @@ class Task:
             self._view(torch.from_numpy(w))
             self._bound = w  # keeps w alive, so that "is" cannot be fooled by a reused address
 
-    def _gradient(self, w: Vector, data: Data, rows: Rows) -> Vector:
+    def _batch_loss(self, w: Vector, data: Data, rows: Rows) -> Tensor:
         self._bind(w)
-        self._flat_grad.zero_()
         picked = torch.from_numpy(rows).to(self.device)
-        loss = self._scalar_loss(self._forward(data.x[picked]), data.y[picked])
-        loss.backward()  # type: ignore[no-untyped-call]
+        return self._scalar_loss(self._forward(data.x[picked]), data.y[picked])
+
+    def _curvature(self, w: Vector, direction: Vector, data: Data, rows: Rows) -> Vector:
+        trained = [t for t in self._tensors if t.requires_grad]
+        loss = self._batch_loss(w, data, rows)
+        gradient = torch.autograd.grad(loss, trained, create_graph=True, materialize_grads=True)
+        along = _split(torch.from_numpy(direction).to(self.device), trained)
+        slope = torch.stack([(g * d).sum() for g, d in zip(gradient, along, strict=True)]).sum()
+        if not slope.requires_grad:  # a loss that is linear in w has no curvature
+            return np.zeros(self.trainable, np.float32)
+        product = torch.autograd.grad(slope, trained, materialize_grads=True)
+        return torch.cat([p.reshape(-1) for p in product]).cpu().numpy()
+
+    def _gradient(self, w: Vector, data: Data, rows: Rows) -> Vector:
+        self._flat_grad.zero_()
+        self._batch_loss(w, data, rows).backward()  # type: ignore[no-untyped-call]
         if not self._on_cpu:
             self._grad[:] = self._flat_grad.cpu().numpy()
             w[self.trainable :] = self._flat[self.trainable :].cpu().numpy()
@@ -185,7 +207,7 @@ class Task:
     def _scalar_loss(self, output: Tensor, y: Tensor) -> Tensor:
         try:
             loss = self._loss(output, y)
-        except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:
+        except (RuntimeError, ValueError, IndexError, TypeError, AttributeError, UserWarning) as error:
             raise TaskError(f"the loss does not fit: {_fit(output, y)}: {error}") from error
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             what = _shape(loss) if isinstance(loss, Tensor) else type(loss).__name__
@@ -207,11 +229,23 @@ class Task:
 class _Trainer:
     """One client's gradients."""
 
-    def __init__(self, task: Task, data: Data) -> None:
-        self._task, self._data = task, data
+    def __init__(self, task: Task, data: Data, seed: int) -> None:
+        self._task, self._data, self._seed = task, data, seed
 
-    def gradient(self, w: Vector, rows: Rows) -> Vector:
+    def gradient(self, w: Vector, rows: Rows, key: int | None = None) -> Vector:
+        self._reseed(key)
         return self._task._gradient(w, self._data, rows)
+
+    def curvature(self, w: Vector, direction: Vector, rows: Rows, key: int | None = None) -> Vector:
+        self._reseed(key)
+        return self._task._curvature(w, direction, self._data, rows)
+
+    def on(self, data: Data) -> _Trainer:
+        return _Trainer(self._task, data, self._seed)
+
+    def _reseed(self, key: int | None) -> None:
+        if key is not None:
+            torch.manual_seed(number(self._seed, "draw", key))
 
 
 def _parts(module: nn.Module) -> list[tuple[str, Tensor]]:

@@ -13,7 +13,7 @@ import numpy as np
 from fedtuner import methods, spec, store
 from fedtuner.arm import Record, State
 from fedtuner.errors import StoreError
-from fedtuner.task import Vector
+from fedtuner.task import Hyper, Vector
 
 
 def summary(path: Path) -> dict[str, Any]:
@@ -73,7 +73,11 @@ def headline(described: Mapping[str, Any], arms: int) -> str:
 def _console() -> Any:
     from rich.console import Console
 
-    console = Console(highlight=False, soft_wrap=True)
+    class Plain(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # the command line deals with it; rich would exit with code 1
+
+    console = Plain(highlight=False, soft_wrap=True)
     if not console.is_terminal:
         console.width = 140  # a file or a pipe has no width of its own; 80 would break configurations
     return console
@@ -86,7 +90,7 @@ def print_summary(told: Mapping[str, Any]) -> None:
     console = _console()
     result, described = told["result"], told["spec"]
     if result is None:
-        console.print(headline(described, len(told["arms"])))
+        console.print(headline(described, spec.schedule(described["schedule"]).arms))
         console.print(f"Not finished: {told['rounds_used']} of {described['schedule']['budget']} rounds used.")
         _print_arms(console, told["arms"])
         console.print(f"To continue, run the command that made it, with --store {told['store']}")
@@ -149,13 +153,21 @@ def listing() -> dict[str, list[dict[str, Any]]]:
             {
                 "name": m.name,
                 "paper": m.paper,
-                "client": {name: {"domain": h.domain.describe(), "default": h.default} for name, h in m.client.items()},
-                "server": {name: {"domain": h.domain.describe(), "default": h.default} for name, h in m.server.items()},
+                "client": {name: _hyper(h) for name, h in m.client.items()},
+                "server": {name: _hyper(h) for name, h in m.server.items()},
             }
             for m in methods.ALL.values()
         ],
         "presets": [{"name": n, "about": _comment(text)} for n, text in spec.presets().items()],
         "problems": [{"name": name, "function": function} for name, function in spec.PROBLEMS.items()],
+    }
+
+
+def _hyper(hyper: Hyper) -> dict[str, Any]:
+    return {
+        "default": hyper.default,
+        "tuned over": hyper.domain.describe() if hyper.domain else None,
+        "about": hyper.about,
     }
 
 
@@ -177,11 +189,16 @@ def print_listing(listed: Mapping[str, Any]) -> None:
         table = Table(*columns[what], box=None, pad_edge=False, header_style="dim")
         for row in rows:
             if what == "methods":
-                table.add_row(row["name"], ", ".join(row["client"]), ", ".join(row["server"]), row["paper"])
+                table.add_row(row["name"], *(_names(row[side]) for side in ("client", "server")), row["paper"])
             else:
                 table.add_row(*row.values())
         console.print(table)
         console.print()
+
+
+def _names(hypers: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the names, those that are not tuned by default in brackets."""
+    return ", ".join(name if h["tuned over"] is not None else f"({name})" for name, h in hypers.items())
 
 
 def export(described: Mapping[str, Any], state: State, result: Mapping[str, Any], to: Path) -> list[Path]:

@@ -26,6 +26,7 @@ class Step:
 
     arms: tuple[int, ...]
     until: int
+    out: tuple[int, ...] = ()  # arms eliminated since the last step
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ class Schedule:
     score: str = "error"  # what arms are compared by: error or loss
 
     def __post_init__(self) -> None:
-        if not 0 <= self.discount <= 1:
-            raise SpecError(f"schedule.discount = {self.discount}, but must be in [0, 1]")
+        if not isinstance(self.discount, (int, float)) or not 0 <= self.discount <= 1:
+            raise SpecError(f"schedule.discount = {self.discount!r}, but must be in [0, 1]")
         if self.score not in SCORES:
             raise SpecError(
                 f"schedule.score = {self.score!r}, but must be one of {SCORES}{suggest(self.score, SCORES)}"
@@ -77,13 +78,15 @@ class Schedule:
     def steps(self) -> Generator[Step, Mapping[int, Score], int]:
         """Yield steps, be sent the scores of their arms, and return the winner."""
         final: dict[int, Score] = {}
+        out: tuple[int, ...] = ()
         first = 0
         for bracket in self.brackets:
             alive = tuple(range(first, first + bracket.arms))
             first += bracket.arms
             for until, keep in zip(bracket.rungs, bracket.keep, strict=True):
-                scores = yield Step(alive, until)
-                alive = tuple(sorted(best(scores, keep)))
+                scores = yield Step(alive, until, out)
+                kept = tuple(sorted(best(scores, keep)))
+                alive, out = kept, tuple(arm for arm in alive if arm not in kept)
             final.update({arm: scores[arm] for arm in alive})
         return best(final, 1)[0]
 

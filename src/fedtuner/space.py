@@ -78,7 +78,7 @@ class Float:
         if eps == 0:
             return float(centre)
         low, high = max(a, c - reach), min(b, c + reach)
-        return min(max(back(low + (high - low) * u), self.low), self.high)  # exp(log(x)) may round past the end
+        return float(min(max(back(low + (high - low) * u), self.low), self.high))  # exp(log(x)) may round past the end
 
     def __contains__(self, value: object) -> bool:
         return _is_number(value) and self.low <= value <= self.high  # type: ignore[operator]
@@ -94,7 +94,7 @@ class Float:
 
 def _near_integer(centre: int, low: int, high: int, eps: float, rng: Generator) -> int:
     """Return a uniform draw from {c - floor((b-a) eps), ..., c + ceil((b-a) eps)}, within {a, ..., b}."""
-    reach = round((high - low) * eps, 9)  # 10 * 0.1 is 1, not 1.0000000000000002
+    reach = round((high - low) * min(eps, 1.0), 9)  # 100 * 0.07 is 7, not 7.000000000000001
     return int(rng.integers(max(low, centre - math.floor(reach)), min(high, centre + math.ceil(reach)), endpoint=True))
 
 
@@ -121,7 +121,7 @@ class Int:
             return _near_integer(int(centre), self.low, self.high, eps, rng)
         # Each whole number owns the half-open unit around it, so that both ends get their full share.
         unit = Float(self.low - 0.5, self.high + 0.5, log=True)
-        return min(max(round(unit.near(centre, eps, rng)), self.low), self.high)
+        return int(min(max(round(unit.near(centre, eps, rng)), self.low), self.high))
 
     def __contains__(self, value: object) -> bool:
         return _is_number(value) and value == int(value) and self.low <= value <= self.high  # type: ignore
@@ -215,6 +215,10 @@ class OneMinus:
 
     inner: Float
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.inner, Float):
+            raise SpecError(f"OneMinus({self.inner!r}): give a Float(low, high)")
+
     def draw(self, rng: Generator) -> float:
         """Return one minus a draw."""
         return 1.0 - self.inner.draw(rng)
@@ -247,14 +251,19 @@ def domain(value: Any, name: str = "hyperparameter") -> Domain:
     if isinstance(value, list):
         return Choice(value)
     if isinstance(value, Mapping):
-        return _from_table(dict(value), name)
+        try:
+            return _from_table(dict(value), name)
+        except SpecError as error:
+            raise SpecError(str(error) if str(error).startswith(name) else f"{name}: {error}") from None
     raise SpecError(
         f"{name} = {value!r} is no domain: give Float(low, high), Int(low, high), a list of values or one value"
     )
 
 
 def _from_table(table: dict[str, Any], name: str) -> Domain:
-    if set(table) == {"one_minus"}:
+    if "one_minus" in table:
+        if len(table) > 1:
+            raise SpecError(f"{name}: one_minus stands alone, but is beside {sorted(set(table) - {'one_minus'})}")
         inner = domain(table["one_minus"], name)
         if not isinstance(inner, Float):
             raise SpecError(f"{name}: one_minus takes a range of real numbers, got {table['one_minus']!r}")
@@ -265,7 +274,10 @@ def _from_table(table: dict[str, Any], name: str) -> Domain:
             raise SpecError(f"{name}: no key {key!r} in a range{suggest(key, known | {'one_minus'})}")
     if "low" not in table or "high" not in table:
         raise SpecError(f"{name} = {table!r}: a range needs low and high")
-    low, high, log = table["low"], table["high"], bool(table.get("log", False))
+    for key in ("log", "power_of_two"):
+        if not isinstance(table.get(key, False), bool):
+            raise SpecError(f"{name}: {key} = {table[key]!r}, but must be true or false")
+    low, high, log = table["low"], table["high"], table.get("log", False)
     if table.get("power_of_two", False):
         return PowerOfTwo(low, high)
     whole = isinstance(low, int) and isinstance(high, int)
@@ -304,13 +316,15 @@ class Space:
 
 
 def draw(domains: Mapping[str, Domain], rng: Generator) -> dict[str, Value]:
-    """Return a configuration with every hyperparameter drawn from its domain, in order."""
-    return {name: d.draw(rng) for name, d in domains.items()}
+    """Return a configuration, drawn in the order of the names: the order of writing does not matter."""
+    drawn = {name: domains[name].draw(rng) for name in sorted(domains)}
+    return {name: drawn[name] for name in domains}
 
 
 def near(domains: Mapping[str, Domain], centre: Config, eps: float, rng: Generator) -> dict[str, Value]:
     """Return a configuration from the eps-neighbourhood of ``centre``."""
-    return {name: d.near(centre[name], eps, rng) for name, d in domains.items()}
+    moved = {name: domains[name].near(centre[name], eps, rng) for name in sorted(domains)}
+    return {name: moved[name] for name in domains}
 
 
 # The spaces of the paper's appendix "Hyperparameters of FedAvg/FedProx/Reptile".

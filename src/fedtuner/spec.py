@@ -85,25 +85,26 @@ def parse(table: Mapping[str, Any]) -> Spec:
         if key in values and not isinstance(values[key], Mapping):
             raise SpecError(f"{key} = {values[key]!r}, but must be a table: [{key}]")
     if "schedule" in values:
-        values["schedule"] = _schedule(values["schedule"])
+        values["schedule"] = schedule(values["schedule"])
     if "fedex" in values:
         values["fedex"] = _fedex(values["fedex"])
     return Spec(**values)
 
 
-def _schedule(table: Mapping[str, Any]) -> Schedule:
+def schedule(table: Mapping[str, Any]) -> Schedule:
+    """Return the schedule that a ``[schedule]`` table stands for."""
     settings = dict(table)
     kind = settings.pop("kind", "halving")
     if kind not in schedules.KINDS:
         raise SpecError(
             f"schedule.kind = {kind!r}, but must be one of {schedules.KINDS}{suggest(str(kind), schedules.KINDS)}"
         )
-    make = getattr(schedules, kind)
-    known = inspect.signature(make).parameters
+    parameters = {name: list(inspect.signature(getattr(schedules, name)).parameters) for name in schedules.KINDS}
     for key in settings:
-        if key not in known:
-            raise SpecError(f"no setting schedule.{key} in {kind}{suggest(key, [*known, 'kind'])}")
-    made: Schedule = make(**settings)
+        if not any(key in names for names in parameters.values()):
+            raise SpecError(f"no setting schedule.{key} in {kind}{suggest(key, [*parameters[kind], 'kind'])}")
+    # What only other kinds have is passed over, so that the kind alone can be changed.
+    made: Schedule = getattr(schedules, kind)(**{k: v for k, v in settings.items() if k in parameters[kind]})
     return made
 
 
@@ -133,7 +134,7 @@ def read(name: str) -> tuple[str, dict[str, Any]]:
             raise SpecError(f"{name} is not TOML: {error}") from error
     known = presets()
     if name not in known:
-        raise SpecError(f"no preset {name!r}{suggest(name, known)}, and no file of that name")
+        raise SpecError(f"no preset {name!r}{suggest(name, list(known))}, and no file of that name")
     return name, tomllib.loads(known[name])
 
 
@@ -171,8 +172,8 @@ def load_problem(name: str) -> Simulation:
     """Return a built-in problem, or what the function ``package.module:function`` returns."""
     place = PROBLEMS.get(name, name)
     module_name, colon, attribute = place.partition(":")
-    if not colon:
-        hint = suggest(name, PROBLEMS)
+    if not (colon and module_name and attribute) or module_name.startswith("."):
+        hint = suggest(name, list(PROBLEMS))
         raise SpecError(f"no problem {name!r}{hint} (your own is named 'package.module:function')")
     if "" not in sys.path:
         sys.path.insert(0, "")  # a module beside the study.toml, as python -m would find it
@@ -185,7 +186,8 @@ def load_problem(name: str) -> Simulation:
             raise SpecError(f"problem = {name!r}: no module {error.name!r} here or among the installed ones") from error
         raise
     if not hasattr(module, attribute):
-        raise SpecError(f"problem = {name!r}: {module_name} has no {attribute!r}{suggest(attribute, vars(module))}")
+        public = [known for known in vars(module) if not known.startswith("_")]
+        raise SpecError(f"problem = {name!r}: {module_name} has no {attribute!r}{suggest(attribute, public)}")
     made = getattr(module, attribute)
     made = made() if callable(made) else made
     if not isinstance(made, Simulation):
@@ -235,7 +237,9 @@ def template() -> str:
             lines.append(f"{f.name} = {_toml(f.default)}".ljust(28) + f"# {about[f.name]}")
     for side, hypers in (("client", method.client), ("server", method.server)):
         lines += ["", f"[{side}]", "# a range, a list of choices, or one value to fix it"]
-        lines += [f"{name} = {_toml(h.domain.describe())}".ljust(67) + f"# {h.about}" for name, h in hypers.items()]
+        for name, h in hypers.items():
+            setting = f"{name} = {_toml(h.domain.describe())}" if h.domain else f"# {name} = {_toml(h.default)}"
+            lines.append(setting.ljust(67) + f"# {h.about}")
         if side == "client":
             lines.append("# dropout = { low = 0.0, high = 0.5 }".ljust(67) + "# if the model has dropout layers")
     return "\n".join(lines) + "\n"

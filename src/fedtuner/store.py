@@ -3,6 +3,7 @@
     spec.json        what the study is; another spec is refused
     journal.jsonl    one line per arm and round
     arms/N.safetensors   arm N after its last kept round: model, server slots, client memory, theta
+    memory/N/        client memory of arm N where it is large, while the arm is in the race
     result.json      the winner and its evaluation, once finished
 
 Files are replaced whole (written aside, flushed to disk, renamed); the journal grows by whole flushes. A kill can only
@@ -27,6 +28,7 @@ import numpy as np
 from fedtuner import fedex
 from fedtuner.arm import Record, State
 from fedtuner.errors import StoreError
+from fedtuner.memory import Spilled, memory_of
 
 _locked: set[Path] = set()  # a process may lock a file twice without noticing: we notice
 _FIELDS = [(f.name, f.type) for f in fields(Record)]
@@ -78,17 +80,21 @@ def pack(state: State) -> bytes:
     arrays = {"w": state.w, "at": np.array([state.round, state.diverged])}
     arrays |= {f"theta.{name}": a for name, a in fedex.pack(state.belief).items()}
     arrays |= {f"slot.{name}": v for name, v in state.slots.items()}
-    arrays |= {f"memory.{i}.{name}": v for i, m in state.memory.items() for name, v in m.items()}
-    kept = {name: np.ascontiguousarray(a) for name, a in arrays.items()}
+    files = sorted((i, m.round) for i, m in state.memory.items() if isinstance(m, Spilled))
+    arrays |= {"files": np.array(files)} if files else {}
+    for i, m in state.memory.items():
+        if not isinstance(m, Spilled):
+            arrays |= {f"memory.{i}.{name}": v for name, v in m.items()}
+    kept = {name: np.asarray(a, order="C") for name, a in arrays.items()}
     return bytes(save(kept))
 
 
-def unpack(data: bytes) -> State:
-    """Return the state that ``pack`` packed."""
+def unpack(data: bytes, folder: Path) -> State:
+    """Return the state that ``pack`` packed; its clients' files are in ``folder``."""
     from safetensors.numpy import load
 
     groups: dict[str, dict[str, Any]] = {"slot": {}, "theta": {}}
-    memory: dict[int, dict[str, Any]] = {}
+    memory: dict[int, Any] = {}
     for key, array in load(data).items():
         group, _, name = key.partition(".")
         if group == "memory":
@@ -96,6 +102,7 @@ def unpack(data: bytes) -> State:
             memory.setdefault(int(client), {})[name] = array.copy()
         else:
             groups.setdefault(group, {})[name] = array.copy()
+    memory |= {int(i): Spilled(folder, int(i), int(t)) for i, t in groups.get("files", {}).get("", ())}
     round, diverged = groups["at"][""]
     belief = fedex.unpack(groups["theta"])
     return State(int(round), groups["w"][""], belief, groups["slot"], memory, bool(diverged))
@@ -157,6 +164,14 @@ def differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
         yield f"{name}: {old!r} in the store, {new!r} now"
 
 
+def _spaces(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    """Yield where spaces are equal and draw differently all the same: 1 == 1.0, but one range is of whole numbers."""
+    for side in ("client", "server"):
+        before, now = (json.dumps(spec.get(side), sort_keys=True) for spec in (old, new))
+        if before != now:
+            yield f"{side}: {before} in the store, {now} now"
+
+
 def _adopt(path: Path, spec: Mapping[str, Any]) -> None:
     file = path / "spec.json"
     new = json.loads(json.dumps(plain(spec)))
@@ -164,7 +179,8 @@ def _adopt(path: Path, spec: Mapping[str, Any]) -> None:
         (path / "arms").mkdir(exist_ok=True)
         replace_file(file, (json.dumps(new, indent=2) + "\n").encode())
         return
-    changed = list(differences(read_json(file), new))
+    old = read_json(file)
+    changed = list(differences(old, new)) or list(_spaces(old, new))
     if changed:
         raise StoreError(
             f"{path} holds another study ({'; '.join(changed[:5])}{' ...' if len(changed) > 5 else ''}). "
@@ -192,13 +208,16 @@ def _load(path: Path, mend: bool = True) -> tuple[dict[int, State], dict[int, li
             rounds.setdefault(record.arm, {})[record.round] = record
     states, records = {}, {}
     for file in sorted((path / "arms").glob("*.safetensors")):
+        if not file.stem.isdecimal():
+            continue
         arm = int(file.stem)
         try:
-            state = unpack(file.read_bytes())
+            state = unpack(file.read_bytes(), memory_of(path, arm))
         except Exception as error:
             raise StoreError(f"{file} is damaged ({error}): delete it, and its arm is computed again") from error
         known = rounds.get(arm, {})
-        if all(t in known for t in range(1, state.round + 1)):
+        whole_memory = all(m.path.exists() for m in state.memory.values() if isinstance(m, Spilled))
+        if whole_memory and all(t in known for t in range(1, state.round + 1)):
             states[arm] = state
             records[arm] = [known[t] for t in range(1, state.round + 1)]
     whole = sum(map(len, records.values()))
@@ -224,12 +243,15 @@ class _Lock:
     """A lock that the operating system lets go of when its process dies, however it dies."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path.absolute()
         path.mkdir(parents=True, exist_ok=True)
+        self.path = path.resolve()
+        in_use = StoreError(f"{path} is in use by another running study: wait for it, stop it, or use another store")
+        if self.path in _locked:  # before the file is opened: closing it again would let go of the lock that we have
+            raise in_use
         self._file: IO[str] = (path / "lock").open("a")
-        if self.path in _locked or not _try_lock(self._file):
+        if not _try_lock(self._file):
             self._file.close()
-            raise StoreError(f"{path} is in use by another running study: wait for it, stop it, or use another store")
+            raise in_use
         _locked.add(self.path)
 
     def release(self) -> None:

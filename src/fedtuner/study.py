@@ -5,20 +5,24 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import uuid
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedtuner import fedex as fx
-from fedtuner import methods, samplers
+from fedtuner import memory, methods, samplers
 from fedtuner.arm import Arm, Record, Setting, State, mean
 from fedtuner.errors import Interrupted, SpecError, suggest
-from fedtuner.executors import Executor, Leg, Progress, cores, open_executor
+from fedtuner.executors import Assessment, Executor, Leg, Progress, cores, open_executor
 from fedtuner.federation import SPLITS, Simulation
 from fedtuner.fedex import METRICS, FedEx, Floats
+from fedtuner.memory import memory_of
 from fedtuner.methods.base import Job, Method, check, default_space, defaults
 from fedtuner.progress import Show, Status, showing, stoppable
 from fedtuner.rng import stream
@@ -53,10 +57,13 @@ class Study:
     ) -> None:
         self.problem, self.setting, self.schedule, self.space, self.path = problem, setting, schedule, space, path
         self.workers = workers
+        self.folder = path or Path(tempfile.gettempdir()) / f"fedtuner-{uuid.uuid4().hex}"
+        if path is None:  # it is only made if what clients remember is too large for a state
+            weakref.finalize(self, memory.drop, self.folder)
         self.states: dict[int, State] = {}
         self.records: dict[int, list[Record]] = {}
         self.winner: int | None = None
-        self._sampler = samplers.local(space, setting.method, problem.task.hyperparameters, setting.fedex, setting.seed)
+        self._sampler = samplers.local(space, setting.method, setting.fedex, setting.seed)
         self._arms: dict[int, Arm] = {}
 
     def arm(self, id: int) -> Arm:
@@ -117,25 +124,24 @@ class Study:
     def _evaluate(self, split: str, config: str, metric: str) -> dict[str, float]:
         best = self.best
         arm, state, seed = self.arm(best.arm), self.states[best.arm], self.setting.seed
+        slots = {name: state.slots[name] for name in self.setting.method.sends if name in state.slots}
         jobs = []
         for i, client in enumerate(self.problem.clients):
             j = state.belief.mode
             if config == "sample":
                 j = fx.choose(state.belief, 1, stream(seed, "evaluate", split, client.id))[0]
-            jobs.append(
-                Job(
-                    seed, arm.id, state.round, i, j, arm.candidates[j], arm.server, state.w, state.slots,
-                    state.memory.get(i, {}), split,
-                )
+            job = Job(
+                seed, arm.id, state.round, i, j, arm.candidates[j], arm.server, state.w, slots, split=split
             )  # fmt: skip
-        executor = open_executor(self.setting, self.problem, self.workers)
+            jobs.append(Assessment(job, state.memory.get(i, {})))
+        executor = open_executor(self.setting, self.problem, self.folder, self.workers)
         try:
-            reports = executor.work(jobs)
+            before, after = zip(*executor.assess(jobs), strict=True)
         finally:
             executor.close()
         return {
-            "global": float(getattr(mean([r.before for r in reports]), metric)),
-            "personalized": float(getattr(mean([r.after for r in reports]), metric)),
+            "global": float(getattr(mean(before), metric)),
+            "personalized": float(getattr(mean(after), metric)),
         }
 
     def describe(self) -> dict[str, Any]:
@@ -276,7 +282,8 @@ class _Driver:
         self._unsaved: dict[int, State] = {}
         self._saved: dict[int, float] = {}
         self._alive: Sequence[int] = ()
-        self._skipped = 0  # rounds that diverged arms will not use
+        self._until = 0
+        self._short: dict[int, int] = {}  # rounds that diverged arms will not use
 
     def run(self) -> None:
         steps = self._study.schedule.steps()
@@ -286,13 +293,17 @@ class _Driver:
                 step = next(steps) if scores is None else steps.send(scores)
             except StopIteration as stop:
                 self._study.winner = stop.value
+                self._retire(arm for arm in self._study.states if arm != stop.value)
+                self._sweep(stop.value)  # a kill may have come between its last save and the sweep
                 return
+            self._retire(step.out)
             self._alive = step.arms
             self._advance(step.arms, step.until)
             scores = {arm: self._study.score(arm, step.until) for arm in step.arms}
 
     def _advance(self, arms: Sequence[int], until: int) -> None:
-        states = self._study.states
+        states, self._until = self._study.states, until
+        self._short |= {arm: until - states[arm].round for arm in arms if arm in states and states[arm].diverged}
         legs = [
             Leg(self._study.arm(arm), states.get(arm), until) for arm in arms if _unfinished(states.get(arm), until)
         ]
@@ -301,6 +312,8 @@ class _Driver:
                 for progress in self._executor().advance(legs, self._stop):
                     self._take(progress)
                     self._report()
+            elif self._short:  # all that are alive have diverged
+                self._report()
         finally:
             for arm in list(self._unsaved):
                 self._save(arm)
@@ -309,7 +322,6 @@ class _Driver:
             lost = "There is no store, so nothing is kept: give store= to be able to continue."
             used, planned = self._study.rounds_used, self._study.schedule.cost
             raise Interrupted(f"stopped after {used} of {planned} rounds. {kept if self._store else lost}")
-        self._skipped += sum(until - states[leg.arm.id].round for leg in legs)
 
     def _take(self, progress: Progress) -> None:
         """Accept rounds; they count once their state is here. A redone leg repeats rounds: these are known already."""
@@ -322,20 +334,37 @@ class _Driver:
                 pending.append(record)
         if progress.state is not None:
             self._study.states[arm] = self._unsaved[arm] = progress.state
-            if time.monotonic() - self._saved.setdefault(arm, time.monotonic()) > _SAVE:
+            if progress.state.diverged:
+                self._short[arm] = self._until - progress.state.round
+            waited = time.monotonic() - self._saved.setdefault(arm, time.monotonic()) > _SAVE
+            if waited or not _unfinished(progress.state, self._until):
                 self._save(arm)
 
     def _save(self, arm: int) -> None:
         state = self._unsaved.pop(arm)
-        ready = [r for r in self._pending[arm] if r.round <= state.round]
-        self._pending[arm] = [r for r in self._pending[arm] if r.round > state.round]
+        pending = self._pending.get(arm, [])
+        ready = [r for r in pending if r.round <= state.round]
+        self._pending[arm] = [r for r in pending if r.round > state.round]
         self._saved[arm] = time.monotonic()
         if self._store is not None:
             self._store.keep(arm, state, ready)
+        self._sweep(arm)
+
+    def _sweep(self, arm: int) -> None:
+        state = self._study.states[arm]
+        memory.sweep(memory_of(self._study.folder, arm), state.memory, state.round)
+
+    def _retire(self, arms: Iterable[int]) -> None:
+        """Let go of what the clients remember of arms that are out."""
+        for arm in list(arms):
+            if self._study.states[arm].memory:
+                self._study.states[arm] = self._unsaved[arm] = replace(self._study.states[arm], memory={})
+                self._save(arm)
+            memory.drop(memory_of(self._study.folder, arm))
 
     def _report(self) -> None:
         study = self._study
-        used, planned = study.rounds_used, study.schedule.cost - self._skipped
+        used, planned = study.rounds_used, study.schedule.cost - sum(self._short.values())
         scores = [study.score(arm, study.schedule.longest)[0] for arm in self._alive if study.records.get(arm)]
         done, seconds = used - self._before, time.monotonic() - self._began
         left = seconds / done * (planned - used) if done else None
@@ -353,7 +382,7 @@ def _executor(study: Study) -> Iterator[Any]:
 
     def get() -> Executor:
         if not opened:
-            opened.append(open_executor(study.setting, study.problem, study.workers))
+            opened.append(open_executor(study.setting, study.problem, study.folder, study.workers))
         return opened[0]
 
     try:

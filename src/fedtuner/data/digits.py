@@ -7,6 +7,7 @@ them the natural clients. Each form is cut into consecutive parts to have more o
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -49,4 +50,4 @@ def _problem(name: str, order: str) -> Simulation:
     from fedtuner.models import mlp
     from fedtuner.pytorch import Task
 
-    return Simulation(Task(lambda: mlp(64, 64, 10)), clients(order=order), name)
+    return Simulation(Task(partial(mlp, 64, 64, 10)), clients(order=order), name)

@@ -1,0 +1,70 @@
+"""The public face: these names and no others, and nothing heavy behind them until it is used."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+import fedtuner
+
+PUBLIC = {
+    "Space", "Float", "Int", "PowerOfTwo", "Choice", "OneMinus",
+    "Client", "Simulation",
+    "tune", "untuned", "Study", "FedEx", "halving", "random_search", "hyperband",
+    "FedtunerError", "Interrupted",
+    "data", "fedex", "methods", "pytorch", "schedules", "space",
+}  # fmt: skip
+HEAVY = ("torch", "sklearn", "scipy", "rich", "safetensors", "pandas")
+
+
+def test_the_api_is_what_it_was():
+    """A name that comes or goes is a decision: change this list and the changelog together."""
+    assert set(fedtuner.__all__) == PUBLIC
+    assert len(fedtuner.__all__) == len(PUBLIC)
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_every_public_name_can_be_imported(name):
+    assert getattr(fedtuner, name).__doc__
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'fedtuner' has no attribute 'tuen'"):
+        fedtuner.tuen  # noqa: B018
+
+
+def test_the_version_is_the_installed_one():
+    assert fedtuner.__version__ == metadata.version("fedtuner")
+
+
+def test_the_errors_have_one_root():
+    errors = importlib.import_module("fedtuner.errors")
+    for name in ("SpecError", "TaskError", "ClientError", "WorkerError", "StoreError"):
+        assert issubclass(getattr(errors, name), fedtuner.FedtunerError)
+    assert issubclass(errors.SpecError, ValueError)
+    assert issubclass(fedtuner.Interrupted, KeyboardInterrupt)  # "except Exception" does not swallow Ctrl-C
+
+
+def imported_by(*command: str) -> set[str]:
+    """The modules that a fresh interpreter imports for a command."""
+    done = subprocess.run([sys.executable, "-X", "importtime", *command], capture_output=True, text=True, check=True)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    return {line.rpartition("|")[2].strip() for line in lines}
+
+
+@pytest.mark.parametrize(
+    "command", [("-c", "import fedtuner"), ("-m", "fedtuner.cli", "--help"), ("-m", "fedtuner.cli", "run", "--help")]
+)
+def test_nothing_heavy_is_imported_before_it_is_used(command):
+    seen = imported_by(*command)
+    assert "fedtuner" in seen
+    assert not {name.partition(".")[0] for name in seen} & set(HEAVY)
+
+
+@pytest.mark.slow
+def test_pytorch_is_imported_when_it_is_named():
+    assert "torch" in imported_by("-c", "import fedtuner; fedtuner.pytorch.Task")

@@ -1,0 +1,492 @@
+"""The command line as its users meet it: what it prints, what it writes, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import toys
+from fedtuner import __version__, cli, spec, store, study
+
+# Other tests may have left threads of libraries in this process; the workers do not use them.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def _unflushed(monkeypatch):
+    """Only a power cut could tell whether data was flushed to the disk, and flushing is what takes the time here."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty folder with a study.toml, to work in."""
+    monkeypatch.chdir(tmp_path)
+    toys.write_study(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def fedtuner(capsys):
+    """Run a command in this process; return its exit code and what it printed."""
+
+    def run(*arguments):
+        code = cli.main([str(a) for a in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def strict(text):
+    """JSON as the standard has it: no NaN, no Infinity."""
+    return json.loads(text, parse_constant=pytest.fail)
+
+
+RUN = ("run", "study.toml", "--workers", "1", "--store", "s")
+
+
+# run
+
+
+def test_run_prints_what_was_found_and_where_it_is(here, fedtuner):
+    code, out, err = fedtuner(*RUN, "--baseline")
+    assert code == 0
+    headline, *lines = err.splitlines()
+    assert headline.startswith(
+        "toy: 6 clients, fedavg; halving of 4 arms around FedEx with 3 candidates each; 30 rounds"
+    )
+    assert lines[0].startswith("tuning: 0/30 rounds, 4 of 4 arms alive")
+    assert any(line.startswith("tuning: 30/30 rounds") for line in lines)
+    assert lines[-1].startswith("untuned: 10/10 rounds")
+    best = store.read("s")[3]
+    assert f"Best: arm {best['arm']}, trained for 10 rounds; the study used 30 of 30." in out
+    assert f"lr {best['client']['lr']:.4g}" in out
+    kept = [
+        strict((here / "s" / name / "evaluations.json").read_text())["test mode error"] for name in (".", "untuned")
+    ]
+    for name, errors in zip(("tuned, test", "untuned (the method's default, 10 rounds), test"), kept, strict=True):
+        line = next(line for line in out.splitlines() if line.startswith(name))
+        assert line.split()[-4:] == [f"{100 * errors['global']:.1f}", "%", f"{100 * errors['personalized']:.1f}", "%"]
+    assert "Kept in s: fedtuner show s, fedtuner export s" in out
+
+
+def test_running_again_continues_and_changes_nothing(here, fedtuner, monkeypatch):
+    first = fedtuner(*RUN)
+    before = toys.files(here / "s")
+    monkeypatch.setattr(study, "open_executor", pytest.fail)
+    again = fedtuner(*RUN)
+    assert again[:2] == first[:2]
+    assert toys.files(here / "s") == before
+
+
+def test_the_folder_is_by_default_named_by_study_and_seed(here, fedtuner):
+    assert fedtuner("run", "study.toml", "--workers", "1", "--seed", "3", "--quiet")[0] == 0
+    assert store.read("runs/study-seed3")[0]["seed"] == 3
+    assert fedtuner("run", "study.toml", "--workers", "1", "--set", "seed=4", "--quiet")[0] == 0
+    assert store.read("runs/study-seed4")[0]["seed"] == 4
+
+
+def test_quiet_is_quiet(here, fedtuner):
+    code, out, err = fedtuner(*RUN, "--quiet")
+    assert (code, err) == (0, "")
+    assert "Best: arm" in out
+
+
+def test_settings_arrive(here, fedtuner):
+    changes = ["schedule.budget=26", "fedex=false", "client.lr=0.25", "target=global", "method=reptile"]
+    code, out, _ = fedtuner(*RUN, "--json", *(word for change in changes for word in ("--set", change)))
+    told = strict(out)
+    assert code == 0
+    assert told["spec"]["schedule"]["budget"] == 26
+    assert told["spec"]["fedex"]["k"] == 1
+    assert told["spec"]["target"] == "global"
+    assert told["spec"]["method"] == "reptile"
+    assert told["result"]["client"]["lr"] == 0.25
+
+
+def test_json_is_the_result(here, fedtuner):
+    code, out, err = fedtuner(*RUN, "--json")
+    told = strict(out)
+    assert code == 0
+    assert "tuning: 30/30" in err  # progress is not in the way
+    assert told["rounds_used"] == 30
+    assert told["store"] == "s"
+    assert told["result"] == strict((here / "s" / "result.json").read_text())
+    assert told["evaluations"]["tuned"] == strict((here / "s" / "evaluations.json").read_text())
+    assert [a["arm"] for a in told["arms"]] == [0, 1, 2, 3]
+    assert fedtuner("show", "s", "--json")[1] == out
+
+
+def test_the_number_of_workers_changes_nothing(here, fedtuner):
+    for workers in (1, 2, 4):
+        fedtuner("run", "study.toml", "--workers", workers, "--store", f"s{workers}", "--baseline", "--quiet")
+    assert toys.files(here / "s2") == toys.files(here / "s1")
+    assert toys.files(here / "s4") == toys.files(here / "s1")
+
+
+def test_if_every_arm_diverges_it_is_said(here, fedtuner):
+    fixed = ("server.lr=3e38", "server.momentum=0.0", "client.lr=0.5", "client.momentum=0.0")
+    code, out, _ = fedtuner(*RUN, *(word for change in fixed for word in ("--set", change)))
+    assert code == 0
+    assert "4 of 4 arms diverged" in out
+    assert "Every arm diverged: narrow the space (lower learning rates), or raise the budget." in out
+    told = strict(fedtuner("show", "s", "--json")[1])
+    assert told["result"]["score"] is None
+    assert told["result"]["diverged"] == [0, 1, 2, 3]
+    assert all(arm["error"] is None for arm in told["arms"])
+
+
+# What goes wrong
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("run", "nowhere.toml"), "cannot read nowhere.toml: No such file"),
+        (("run", "digts"), "no preset 'digts'; did you mean 'digits'?"),
+        ((*RUN, "--workers", "0"), "workers = 0, but must be a whole number >= 1"),
+        ((*RUN, "--set", "fedex.epss=1"), "no setting fedex.epss; did you mean 'eps'?"),
+        ((*RUN, "--set", "fedex.eps"), "--set 'fedex.eps', but must be KEY=VALUE"),
+        ((*RUN, "--set", "cohort=7"), "cohort = 7, but the problem has 6 clients"),
+        ((*RUN, "--set", "method=fedvag"), "no method 'fedvag'; did you mean 'fedavg'?"),
+        ((*RUN, "--set", "problem=toys:problme"), "toys has no 'problme'; did you mean 'problem'?"),
+        ((*RUN, "--store", "study.toml", "--quiet"), "cannot write to study.toml: File exists"),
+        (("show", "nowhere"), "no study in nowhere: there is no spec.json; 'fedtuner run' makes one"),
+        (("export", "nowhere"), "no study in nowhere"),
+        (("init", "study.toml"), "study.toml exists: give another name, or --force"),
+        (("init", "no/folder/study.toml"), "cannot write no/folder/study.toml: No such file or directory"),
+    ],
+)
+def test_bad_input_is_exit_code_2_and_one_line(here, fedtuner, arguments, said):
+    code, out, err = fedtuner(*arguments)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("fedtuner: ")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [(), ("rnu",), ("run",), ("run", "a", "--seed", "x"), ("list", "everything")])
+def test_arguments_that_are_none_are_exit_code_2(arguments, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(arguments)
+    assert end.value.code == 2
+    assert "usage: fedtuner" in capsys.readouterr().err
+
+
+def test_a_changed_study_is_refused(here, fedtuner):
+    fedtuner(*RUN, "--quiet")
+    before = toys.files(here / "s")
+    code, _, err = fedtuner(*RUN, "--quiet", "--set", "fedex.eps=0.5")
+    assert code == 2
+    assert "fedex.eps: 0.3 in the store, 0.5 now" in err
+    assert toys.files(here / "s") == before
+
+
+def test_a_store_in_use_is_refused(here, fedtuner):
+    held = store.Store(here / "s", {})
+    code, _, err = fedtuner(*RUN, "--quiet")
+    held.close()
+    assert code == 2
+    assert "s is in use by another running study" in err
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_client_that_fails_is_exit_code_1(here, fedtuner, workers):
+    arguments = ("run", "study.toml", "--store", "s", "--workers", workers, "--quiet", "--set", "problem=toys:raising")
+    code, out, err = fedtuner(*arguments)
+    assert (code, out) == (1, "")
+    assert err.startswith("fedtuner: arm ")
+    assert "client 'phone4', configuration {'lr': " in err
+    assert "RuntimeError: the disk of this phone is broken" in err
+
+
+def test_work_that_kills_its_workers_is_exit_code_1(here, fedtuner):
+    code, _, err = fedtuner(*RUN, "--workers", "2", "--quiet", "--set", "problem=toys:deadly")
+    assert code == 1
+    assert "a worker died 3 times on arm " in err
+
+
+# show
+
+
+def test_show_an_unfinished_study(here, fedtuner):
+    fedtuner(*RUN, "--quiet")
+    (here / "s" / "result.json").unlink()
+    (here / "s" / "arms" / "3.safetensors").unlink()
+    code, out, _ = fedtuner("show", "s")
+    assert code == 0
+    assert "toy: 6 clients, fedavg; halving of 4 arms" in out
+    assert "Not finished: 25 of 30 rounds used." in out or "Not finished: 20 of 30 rounds used." in out
+    assert "To continue, run the command that made it, with --store s" in out
+    told = strict(fedtuner("show", "s", "--json")[1])
+    assert told["result"] is None
+    assert [a["arm"] for a in told["arms"]] == [0, 1, 2]
+    assert fedtuner("export", "s")[0] == 2
+
+
+def test_show_does_not_need_the_problem(here, fedtuner, monkeypatch):
+    fedtuner(*RUN, "--quiet")
+    monkeypatch.setattr(spec, "load_problem", pytest.fail)
+    assert fedtuner("show", "s")[0] == 0
+    assert fedtuner("export", "s")[0] == 0
+
+
+# list, init, help
+
+
+def test_list_tells_methods_presets_and_problems(fedtuner):
+    code, out, _ = fedtuner("list")
+    assert code == 0
+    for word in ("fedavg", "fedprox", "reptile", "lr", "momentum", "digits", "McMahan"):
+        assert word in out
+    told = strict(fedtuner("list", "--json")[1])
+    assert set(told) == {"methods", "presets", "problems"}
+    assert {"fedavg", "fedprox", "reptile"} <= {m["name"] for m in told["methods"]}
+    assert [p["name"] for p in told["presets"]] == list(spec.presets())
+    assert {p["name"]: p["function"] for p in told["problems"]} == spec.PROBLEMS
+
+
+@pytest.mark.parametrize("what", ["methods", "presets", "problems"])
+def test_list_one_kind(fedtuner, what):
+    assert set(strict(fedtuner("list", what, "--json")[1])) == {what}
+    assert fedtuner("list", what)[0] == 0
+
+
+def test_init_writes_a_study_that_runs(here, fedtuner):
+    code, out, _ = fedtuner("init", "new.toml")
+    assert (code, out) == (0, "wrote new.toml; run it with: fedtuner run new.toml\n")
+    assert (here / "new.toml").read_text() == spec.template()
+    small = ["problem=toys:problem", "cohort=3", "schedule.budget=30", "schedule.longest=10", "schedule.eliminations=1"]
+    settings = [word for change in small for word in ("--set", change)]
+    assert fedtuner("run", "new.toml", "--workers", "1", "--quiet", *settings)[0] == 0
+
+
+def test_init_replaces_only_when_told(here, fedtuner):
+    assert fedtuner("init")[0] == 2
+    assert (here / "study.toml").read_text() == toys.STUDY
+    assert fedtuner("init", "--force")[0] == 0
+    assert (here / "study.toml").read_text() == spec.template()
+
+
+@pytest.mark.parametrize("command", [(), ("run",), ("show",), ("export",), ("list",), ("init",)])
+def test_every_command_has_help(command, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main([*command, "--help"])
+    assert end.value.code == 0
+    assert "usage: fedtuner" in capsys.readouterr().out
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == f"fedtuner {__version__}\n"
+
+
+# export
+
+
+def test_export_writes_the_model_and_the_configuration(here, fedtuner):
+    from safetensors.numpy import load_file
+
+    fedtuner(*RUN, "--quiet")
+    code, out, _ = fedtuner("export", "s")
+    assert code == 0
+    assert out.split() == ["s/export/model.safetensors", "s/export/configuration.json"]
+    again = spec.parse(spec.read("study.toml")[1]).study(Path("s"), 1)
+    study.run(again, False)
+    tensors = load_file("s/export/model.safetensors")
+    shapes = {name: tuple(shape) for name, shape in again.problem.task.layout()}
+    assert {name: t.shape for name, t in tensors.items()} == shapes
+    assert np.concatenate([tensors[name].ravel() for name in shapes]).tobytes() == again.best.model.tobytes()
+    configuration = strict((here / "s" / "export" / "configuration.json").read_text())
+    assert configuration["client"] == again.best.client
+    assert configuration["server"] == again.best.server
+    assert configuration["theta"] == again.best.theta.tolist()
+    assert (configuration["method"], configuration["rounds"], configuration["seed"]) == ("fedavg", 10, 0)
+
+
+def test_export_to_another_place(here, fedtuner):
+    fedtuner(*RUN, "--quiet")
+    assert fedtuner("export", "s", "--to", "a/b")[0] == 0
+    assert sorted(toys.files(here / "a" / "b")) == ["configuration.json", "model.safetensors"]
+    code, _, err = fedtuner("export", "s", "--to", "study.toml")
+    assert code == 2
+    assert "cannot write to study.toml: File exists" in err
+
+
+def test_export_without_the_winners_state_says_so(here, fedtuner):
+    fedtuner(*RUN, "--quiet")
+    (here / "s" / "arms" / f"{store.read('s')[3]['arm']}.safetensors").unlink()
+    code, _, err = fedtuner("export", "s")
+    assert code == 2
+    assert "'fedtuner run' " in err
+
+
+# Digits, with torch
+
+
+SMALL = ("schedule.budget=10", "schedule.longest=6", "schedule.eta=2", "schedule.eliminations=1", "fedex.k=3")
+DIGITS = ("run", "digits", "--quiet", *(word for change in SMALL for word in ("--set", change)))
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """The digits' preset with a small budget, run by one and by two workers, each in its own process."""
+    folder = tmp_path_factory.mktemp("digits")
+    for workers in ("1", "2"):
+        command = [toys.FEDTUNER, *DIGITS, "--workers", workers, "--store", f"s{workers}"]
+        subprocess.run(command, check=True, cwd=folder, stdout=subprocess.DEVNULL)
+    return folder
+
+
+@pytest.mark.slow
+def test_digits_are_the_same_for_one_and_two_workers(digits):
+    one, two = toys.files(digits / "s1"), toys.files(digits / "s2")
+    assert {"result.json", "evaluations.json", "journal.jsonl"} <= set(one)
+    assert two == one
+
+
+@pytest.mark.slow
+def test_the_exported_model_is_the_studys_model(digits, fedtuner):
+    import torch
+    from safetensors.torch import load_file
+
+    from fedtuner.data.digits import problem
+    from fedtuner.models import mlp
+
+    assert fedtuner("export", digits / "s1")[0] == 0
+    table = spec.override(spec.read("digits")[1], SMALL)
+    finished = spec.parse(table).study(digits / "s1", 1)
+    study.run(finished, False)
+    ours = finished.problem.task.module(finished.best.model)
+    theirs = mlp(64, 64, 10)
+    theirs.load_state_dict(load_file(digits / "s1" / "export" / "model.safetensors"))
+    theirs.eval()
+    x = torch.from_numpy(problem().clients[0].train[0])
+    with torch.no_grad():
+        assert torch.equal(theirs(x), ours(x))
+    wrong = total = 0
+    for client in finished.problem.clients:
+        with torch.no_grad():
+            guess = theirs(torch.from_numpy(client.test[0])).argmax(1).numpy()
+        wrong, total = wrong + (guess != client.test[1]).sum(), total + len(guess)
+    assert wrong / total == pytest.approx(finished.evaluate("test")["global"])
+
+
+# As a process: signals, terminals, pipes
+
+
+def start(folder, *arguments, nap="0", **streams):
+    command = [toys.FEDTUNER, "run", "study.toml", "--store", "s", *arguments]
+    settings = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True} | streams
+    return subprocess.Popen(command, cwd=folder, env=toys.environment(TOY_NAP=nap), start_new_session=True, **settings)
+
+
+def interrupt(process, number):
+    """As a terminal does it: to all processes of the group."""
+    os.killpg(process.pid, number)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_and_continued(here, fedtuner, number, workers):
+    fedtuner("run", "study.toml", "--store", "whole", "--workers", "1", "--quiet")
+    with start(here, "--workers", workers, nap="0.05") as process:
+        for line in process.stderr:
+            if line.startswith("tuning: "):
+                break
+        process.send_signal(number) if number == signal.SIGTERM else interrupt(process, number)
+        said = process.stderr.read()
+    assert process.returncode == 3
+    assert "fedtuner: stopped after " in said
+    assert "Everything is kept in s: run the same command again to continue." in said
+    assert "Traceback" not in said
+    assert not (here / "s" / "result.json").exists()
+    assert fedtuner("run", "study.toml", "--store", "s", "--workers", workers, "--quiet")[0] == 0
+    assert toys.files(here / "s") == toys.files(here / "whole")
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_the_second_interrupt_ends_at_once(here, fedtuner, workers):
+    with start(here, "--workers", workers, nap="600") as process:
+        for line in process.stderr:
+            if line.startswith("tuning: "):
+                break
+        sent = 0
+        while process.poll() is None:  # the first is taken at once; the second, whenever it comes, does not wait
+            assert sent < 4
+            interrupt(process, signal.SIGINT)
+            sent += 1
+            try:
+                process.wait(timeout=0.5 if sent == 1 else 20)
+            except subprocess.TimeoutExpired:
+                continue
+        said = process.stderr.read()
+    assert sent >= 2
+    assert process.returncode == 3
+    assert "fedtuner: stopped at once; run the same command again to continue" in said
+    assert fedtuner("run", "study.toml", "--store", "s", "--workers", "1", "--quiet")[0] == 0
+
+
+def read_terminal(controller):
+    text = b""
+    while True:
+        try:
+            more = os.read(controller, 65536)
+        except OSError:  # the other end is closed
+            return text.decode()
+        if not more:
+            return text.decode()
+        text += more
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_bar_on_a_terminal(here, monkeypatch, workers):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "140")
+    controller, terminal = pty.openpty()
+    with start(here, "--workers", workers, nap="0.005", stderr=terminal, text=False) as process:
+        os.close(terminal)
+        text = read_terminal(controller)
+    os.close(controller)
+    assert process.returncode == 0
+    assert "\x1b[" in text
+    assert "/30 rounds" in text
+    assert "of 4 arms alive" in text
+    assert "tuning: " not in text  # no plain lines
+
+
+def test_lines_where_there_is_no_terminal(here):
+    with start(here, "--workers", "2") as process:
+        said = process.stderr.read()
+    assert process.returncode == 0
+    assert "\x1b[" not in said
+    assert "tuning: 30/30 rounds, 2 of 4 arms alive, best 0." in said
+
+
+@pytest.mark.parametrize("command", [("list",), ("list", "--json"), ("run", "study.toml", "--quiet", "--workers", "1")])
+def test_a_reader_that_goes_away_is_no_error(here, command):
+    """As in ``fedtuner list | head -1``."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [toys.FEDTUNER, *command]
+    done = subprocess.run(command, cwd=here, env=toys.environment(), stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_problem_beside_the_study(here):
+    """The installed script finds a module in the folder that it is called from."""
+    (here / "mine.py").write_text("import toys\n\ndef problem():\n    return toys.problem()\n")
+    with start(here, "--set", "problem=mine:problem", "--quiet", "--workers", "2") as process:
+        said = process.stderr.read()
+    assert (process.returncode, said) == (0, "")
