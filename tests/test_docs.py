@@ -1,0 +1,136 @@
+"""What the documentation shows is true: its code runs, its commands parse, its names and links exist."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pkgutil
+import re
+import shlex
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+import fedtuner
+from fedtuner import cli, spec
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def code() -> list[object]:
+    """Every page's Python blocks; those that tune take seconds."""
+    found: list[object] = []
+    for page in PAGES:
+        shown = blocks(page, "python")
+        marks = [pytest.mark.slow] if any("tune(" in block for block in shown) else []
+        if shown:
+            found.append(pytest.param(shown, id=page.name, marks=marks))
+    return found
+
+
+def commands() -> list[str]:
+    """Every ``fedtuner ...`` line of a shell block, with loops and comments taken off."""
+    lines = [line for page in PAGES for block in blocks(page, "sh") for line in block.splitlines()]
+    found = [re.search(r"\bfedtuner [^;#]*", line.replace("$s", "0")) for line in lines]
+    return [match.group().strip() for match in found if match]
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, *map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(PAGES) >= 3
+    assert blocks(ROOT / "README.md", "python")
+    assert {command.split()[1] for command in commands()} == {"run", "show", "list", "export", "init"}
+
+
+@pytest.mark.parametrize("shown", code())
+def test_python_blocks_run_one_after_the_other(
+    shown: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "__main__"}
+    for block in shown:
+        exec(compile(block, "block", "exec"), names)
+
+
+@pytest.mark.parametrize("command", commands())
+def test_commands_parse(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = cli.parser().parse_args(shlex.split(command)[1:])
+    if command.split()[1] == "run":  # the settings, too, must be ones that a study can have
+        monkeypatch.chdir(tmp_path)
+        Path("study.toml").write_text(spec.template())
+        spec.parse(spec.override(spec.read(arguments.study)[1], arguments.set))
+
+
+@pytest.mark.parametrize("text", [b for page in PAGES for b in blocks(page, "toml")])
+def test_toml_blocks_are_studies(text: str) -> None:
+    spec.parse(tomllib.loads(text)).study(None, 1)
+
+
+def test_readme_has_the_lines_of_the_quickstart() -> None:
+    shown = ast.parse(blocks(ROOT / "README.md", "python")[0]).body
+    _, *kept = ast.parse((ROOT / "examples" / "quickstart.py").read_text()).body  # without the docstring
+    guard = kept.pop()
+    assert isinstance(guard, ast.If)
+    assert [ast.dump(node) for node in shown] == [ast.dump(node) for node in (*kept, *guard.body)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_examples_run(example: Path, tmp_path: Path) -> None:
+    assert run(example, cwd=tmp_path)
+
+
+@pytest.mark.slow
+def test_example_study_runs(tmp_path: Path) -> None:
+    small = ("--set", "schedule.budget=30", "--set", "schedule.longest=10")
+    run("-m", "fedtuner.cli", "run", "study.toml", "--store", tmp_path / "s", "--quiet", *small, cwd=ROOT / "examples")
+    assert (tmp_path / "s" / "result.json").exists()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        if not target.startswith("https://"):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_names_in_paper_to_code_exist() -> None:
+    """A name such as ``arm.plan`` is a module of fedtuner and something in it."""
+    modules = {path.stem for path in (ROOT / "src" / "fedtuner").glob("*.py")} | {"methods", "data"}
+    names = re.findall(r"`((?:\w+\.)+\w+)`", (ROOT / "docs" / "paper-to-code.md").read_text())
+    checked = [name for name in names if name.split(".")[0] in modules and not name.endswith((".py", ".md"))]
+    assert len(checked) > 30
+    for name in checked:
+        pkgutil.resolve_name(f"fedtuner.{name}")  # raises if there is no such thing
+
+
+def test_citation_has_the_version() -> None:
+    assert f"\nversion: {fedtuner.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_picture_is_well_formed() -> None:
+    root = ET.parse(ROOT / "docs" / "round.svg").getroot()
+    assert root.tag.endswith("svg")
+    assert root.get("viewBox")
