@@ -304,7 +304,7 @@ def test_export_writes_the_model_and_the_configuration(here, fedtuner):
     again = spec.parse(spec.read("study.toml")[1]).study(Path("s"), 1)
     study.run(again, False)
     tensors = load_file("s/export/model.safetensors")
-    shapes = {name: tuple(shape) for name, shape in again.problem.task.layout()}
+    shapes = {part.name: part.shape for part in again.problem.task.layout()}
     assert {name: t.shape for name, t in tensors.items()} == shapes
     assert np.concatenate([tensors[name].ravel() for name in shapes]).tobytes() == again.best.model.tobytes()
     configuration = strict((here / "s" / "export" / "configuration.json").read_text())

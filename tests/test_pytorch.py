@@ -16,6 +16,7 @@ from fedtuner.errors import ClientError, SpecError, TaskError  # noqa: E402
 from fedtuner.methods.base import Job, defaults  # noqa: E402
 from fedtuner.methods.local import descend  # noqa: E402
 from fedtuner.pytorch import Task  # noqa: E402
+from fedtuner.report import named  # noqa: E402
 from fedtuner.rng import number, stream  # noqa: E402
 from fedtuner.testing import TaskLaws  # noqa: E402
 from fedtuner.testing.methods import NOWHERE, advance  # noqa: E402
@@ -285,6 +286,33 @@ class TestMethodsOnBatchNorm:
         assert not np.array_equal(w, job.w)
         _, job, w = one_client(normed, n=1, c={"batch": 8})
         assert np.array_equal(w, job.w)
+
+
+def test_convolutions_are_stored_channels_last_and_come_out_as_they_were(tmp_path):
+    """The module that w makes, and the exported tensors, are those that were built."""
+
+    def images():
+        return nn.Sequential(nn.Conv2d(3, 5, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(45, 4))
+
+    task = Task(images)
+    w = task.initial(3)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        built = images()
+    made = task.module(w)
+    for name, tensor in built.state_dict().items():
+        assert torch.equal(made.state_dict()[name], tensor)
+        assert np.array_equal(named(w, task.layout())[name], tensor.numpy())
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal((6, 3, 8, 8)).astype(np.float32))
+    y = torch.arange(6) % 4
+    data = task.prepare((x, y))
+    assert data.x.is_contiguous(memory_format=torch.channels_last)
+    rows = np.array([4, 1, 2])
+    with task.training(data, {}, 0) as trainer:
+        gradient = trainer.gradient(w.copy(), rows)
+    F.cross_entropy(built(x[rows]), y[rows]).backward()
+    for name, part in named(gradient, task.layout()).items():
+        np.testing.assert_allclose(part, dict(built.named_parameters())[name].grad.numpy(), rtol=1e-4, atol=1e-6)
 
 
 def test_frozen_parameters_stay():

@@ -21,7 +21,7 @@ import numpy as np
 
 import fedtuner as ft
 from fedtuner.methods import Job, Local, Update
-from fedtuner.task import Hyper, Metrics
+from fedtuner.task import Hyper, Metrics, NumPySteps, Part
 
 TESTS = Path(__file__).parent
 FEDTUNER = Path(sys.executable).with_name("fedtuner")
@@ -50,8 +50,8 @@ class Softmax:
         self.size = self.trainable + 1
         self.hyperparameters = hyperparameters or {}
 
-    def layout(self) -> list[tuple[str, tuple[int, ...]]]:
-        return [("weight", (self.features, self.classes)), ("bias", (self.classes,)), ("batches", (1,))]
+    def layout(self) -> list[Part]:
+        return [Part("weight", (self.features, self.classes)), Part("bias", (self.classes,)), Part("batches", (1,))]
 
     def initial(self, seed: int) -> np.ndarray:
         w = np.random.default_rng(seed).normal(0.0, 0.1, self.size).astype(np.float32)
@@ -85,7 +85,7 @@ class Softmax:
         """Do what a bad client does; nothing here."""
 
 
-class _Trainer:
+class _Trainer(NumPySteps):
     def __init__(self, task: Softmax, data: Data) -> None:
         self._task, self._data = task, data
 

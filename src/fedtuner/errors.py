@@ -29,6 +29,10 @@ class WorkerError(FedtunerError):
     """A worker process died again and again on the same work."""
 
 
+class DataError(FedtunerError):
+    """A data set is absent, cannot be had, or is not what it must be."""
+
+
 class StoreError(FedtunerError):
     """The folder of a study cannot be used: another spec, another process, no room, no right to write."""
 

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from fedtuner.errors import TaskError
 from fedtuner.rng import number
 from fedtuner.space import PAPER_CLIENT, Config
-from fedtuner.task import Hyper, Metrics, Rows, Vector
+from fedtuner.task import Hyper, Metrics, Part, Rows, Vector
 
+_fused_sgd: Any = torch._fused_sgd_  # what torch.optim.SGD(fused=True) calls: one pass over the vectors
 _CHUNK = 1024  # examples per forward pass of an evaluation
 _DROPOUTS = (nn.modules.dropout._DropoutNd, nn.RNNBase, nn.MultiheadAttention)
 _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
@@ -62,8 +63,10 @@ class Task:
         self.device = torch.device(device)
         self._module = self._fresh(0).to(self.device)
         parts = _parts(self._module)
-        self._layout = [(name, tuple(tensor.shape)) for name, tensor in parts]
+        self._layout = [part for part, _ in parts]
         self._tensors = [tensor for _, tensor in parts]
+        self._trained = [tensor for tensor in self._tensors if tensor.requires_grad]
+        self._images = any(part.axes for part in self._layout)
         self.size = sum(t.numel() for t in self._tensors)
         self.trainable = sum(p.numel() for p in self._module.parameters() if p.requires_grad)
         if not self.trainable:
@@ -76,9 +79,6 @@ class Task:
         self._flat_grad = torch.zeros(self.trainable, device=self.device)
         self._grad = self._flat_grad.numpy() if self._on_cpu else np.zeros(self.trainable, np.float32)
         self._view(self._flat)
-        for p, g in zip(self._tensors, _split(self._flat_grad, self._tensors), strict=False):
-            if p.requires_grad:
-                p.grad = g
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Task, self._made_of  # views of one buffer do not survive being copied one by one
@@ -91,24 +91,24 @@ class Task:
         own = self._dropouts[0][1]
         return {"dropout": Hyper(PAPER_CLIENT["dropout"], own, low=0.0, high=1.0, about="rate on every dropout layer")}
 
-    def layout(self) -> list[tuple[str, tuple[int, ...]]]:
-        """Return the name and shape of each part of w: trained, then frozen parameters, then buffers."""
+    def layout(self) -> list[Part]:
+        """Return the parts of w: trained, then frozen parameters, then buffers; convolutions' kernels channels last."""
         return list(self._layout)
 
     def initial(self, seed: int) -> Vector:
         """Return the parameters and buffers of a freshly built module."""
         parts = _parts(self._fresh(seed))
-        if [(name, tuple(t.shape)) for name, t in parts] != self._layout:
+        if [part for part, _ in parts] != self._layout:
             raise TaskError("build() gave a model of another shape than before: it must always build the same one")
-        return np.concatenate([t.detach().numpy().reshape(-1) for _, t in parts]).astype(np.float32, copy=False)
+        return np.concatenate([_flatten(part, t.detach()).numpy() for part, t in parts]).astype(np.float32, copy=False)
 
     def module(self, w: Vector) -> nn.Module:
         """Return a new module that holds a copy of w, in evaluation mode."""
         module = self._fresh(0)
         with torch.no_grad():
-            tensors = [t for _, t in _parts(module)]
-            for t, part in zip(tensors, _split(torch.from_numpy(np.array(w, np.float32)), tensors), strict=True):
-                t.copy_(part)
+            flat = torch.from_numpy(np.array(w, np.float32))
+            for (_, tensor), view in zip(_parts(module), _split(flat, self._layout), strict=True):
+                tensor.copy_(view)
         return module.eval()
 
     def prepare(self, split: Any) -> Data:
@@ -121,6 +121,8 @@ class Task:
         for name, t in (("x", x), ("y", y)):
             if t.is_floating_point() and not torch.isfinite(t).all():
                 raise TaskError(f"{name} has values that are NaN or infinite")
+        if self._images and x.ndim == 4:
+            x = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)  # stored channels last, like the kernels
         return Data(x.to(self.device), y.to(self.device))
 
     @contextmanager
@@ -163,8 +165,8 @@ class Task:
         return self.device.type == "cpu"
 
     def _view(self, flat: Tensor) -> None:
-        for tensor, part in zip(self._tensors, _split(flat, self._tensors), strict=True):
-            tensor.data = part
+        for tensor, view in zip(self._tensors, _split(flat, self._layout), strict=True):
+            tensor.data = view
 
     def _bind(self, w: Vector) -> None:
         """Make the module's tensors views of w; on another device, copies of it."""
@@ -177,22 +179,23 @@ class Task:
     def _batch_loss(self, w: Vector, data: Data, rows: Rows) -> Tensor:
         self._bind(w)
         picked = torch.from_numpy(rows).to(self.device)
-        return self._scalar_loss(self._forward(data.x[picked]), data.y[picked])
+        return self._scalar_loss(self._forward(_take(data.x, picked)), data.y.index_select(0, picked))
 
     def _curvature(self, w: Vector, direction: Vector, data: Data, rows: Rows) -> Vector:
-        trained = [t for t in self._tensors if t.requires_grad]
+        trained = self._trained
         loss = self._batch_loss(w, data, rows)
         gradient = torch.autograd.grad(loss, trained, create_graph=True, materialize_grads=True)
-        along = _split(torch.from_numpy(direction).to(self.device), trained)
+        along = _split(torch.from_numpy(direction).to(self.device), self._layout)
         slope = torch.stack([(g * d).sum() for g, d in zip(gradient, along, strict=True)]).sum()
         if not slope.requires_grad:  # a loss that is linear in w has no curvature
             return np.zeros(self.trainable, np.float32)
         product = torch.autograd.grad(slope, trained, materialize_grads=True)
-        return torch.cat([p.reshape(-1) for p in product]).cpu().numpy()
+        return torch.cat([_flatten(part, p) for part, p in zip(self._layout, product, strict=False)]).cpu().numpy()
 
     def _gradient(self, w: Vector, data: Data, rows: Rows) -> Vector:
-        self._flat_grad.zero_()
-        self._batch_loss(w, data, rows).backward()  # type: ignore[no-untyped-call]
+        loss = self._batch_loss(w, data, rows)
+        gradient = torch.autograd.grad(loss, self._trained, materialize_grads=True)
+        torch.cat([_flatten(part, g) for part, g in zip(self._layout, gradient, strict=False)], out=self._flat_grad)
         if not self._on_cpu:
             self._grad[:] = self._flat_grad.cpu().numpy()
             w[self.trainable :] = self._flat[self.trainable :].cpu().numpy()
@@ -243,30 +246,59 @@ class _Trainer:
     def on(self, data: Data) -> _Trainer:
         return _Trainer(self._task, data, self._seed)
 
+    def sgd(self, w: Vector, g: Vector, velocity: Vector | None, lr: float, momentum: float, decay: float) -> None:
+        _fused_sgd(
+            [torch.from_numpy(w)], [torch.from_numpy(g)], [] if velocity is None else [torch.from_numpy(velocity)],
+            lr=lr, momentum=momentum, weight_decay=decay, dampening=0.0, nesterov=False, maximize=False,
+            is_first_step=False,
+        )  # fmt: skip
+
     def _reseed(self, key: int | None) -> None:
         if key is not None:
             torch.manual_seed(number(self._seed, "draw", key))
 
 
-def _parts(module: nn.Module) -> list[tuple[str, Tensor]]:
+def _parts(module: nn.Module) -> list[tuple[Part, Tensor]]:
     """Return what makes up w: parameters that train, those that do not, and buffers of real numbers."""
+    kernels = {id(m.weight) for m in module.modules() if isinstance(m, nn.Conv2d)}
     named = list(module.named_parameters())
-    return [
+    tensors = [
         *((n, p) for n, p in named if p.requires_grad),
         *((n, p) for n, p in named if not p.requires_grad),
         *((n, b) for n, b in module.named_buffers() if b.is_floating_point()),
     ]
+    return [(_part(name, tensor, id(tensor) in kernels), tensor) for name, tensor in tensors]
 
 
-def _split(flat: Tensor, like: list[Tensor]) -> list[Tensor]:
-    """Return views of ``flat`` in the shapes of ``like``, as far as it reaches."""
+def _part(name: str, tensor: Tensor, kernel: bool) -> Part:
+    if not kernel:
+        return Part(name, tuple(tensor.shape))
+    out, into, height, width = tensor.shape
+    return Part(name, (out, height, width, into), (0, 3, 1, 2))
+
+
+def _flatten(part: Part, tensor: Tensor) -> Tensor:
+    """Return a tensor's entries in the order in which w has them."""
+    return (tensor.permute(0, 2, 3, 1) if part.axes else tensor).reshape(-1)
+
+
+def _split(flat: Tensor, layout: list[Part]) -> list[Tensor]:
+    """Return views of ``flat`` as the tensors of the layout, as far as it reaches."""
     views, start = [], 0
-    for t in like:
-        if start + t.numel() > flat.numel():
+    for part in layout:
+        if start + part.size > flat.numel():
             break
-        views.append(flat[start : start + t.numel()].view(t.shape))
-        start += t.numel()
+        stored = flat[start : start + part.size].view(part.shape)
+        views.append(stored.permute(part.axes) if part.axes else stored)
+        start += part.size
     return views
+
+
+def _take(x: Tensor, rows: Tensor) -> Tensor:
+    """Return rows of x; of images that are stored channels last, without touching their order."""
+    if x.ndim == 4 and x.stride(1) == 1:
+        return x.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
+    return x.index_select(0, rows)
 
 
 def _has_dropout(module: nn.Module) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from fedtuner import methods, spec, store
 from fedtuner.arm import Record, State
 from fedtuner.errors import StoreError
-from fedtuner.task import Hyper, Vector
+from fedtuner.task import Hyper, Part, Vector
 
 
 def summary(path: Path) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def export(described: Mapping[str, Any], state: State, result: Mapping[str, Any]
     """Write the model as named tensors (a PyTorch state_dict) and the configuration; return the files."""
     from safetensors.numpy import save
 
-    tensors = named(state.w, [(name, tuple(shape)) for name, shape in described["layout"]])
+    tensors = named(state.w, [Part(p["name"], tuple(p["shape"]), tuple(p["axes"])) for p in described["layout"]])
     configuration = {
         "method": described["method"],
         "server": result["server"],
@@ -225,11 +225,11 @@ def export(described: Mapping[str, Any], state: State, result: Mapping[str, Any]
     return [to / "model.safetensors", to / "configuration.json"]
 
 
-def named(w: Vector, layout: Iterable[tuple[str, tuple[int, ...]]]) -> dict[str, Vector]:
-    """Return the parts of w by their names."""
-    parts, start = {}, 0
-    for name, shape in layout:
-        end = start + math.prod(shape)
-        parts[name] = np.ascontiguousarray(w[start:end].reshape(shape))
-        start = end
-    return parts
+def named(w: Vector, layout: Iterable[Part]) -> dict[str, Vector]:
+    """Return the tensors that w is made of, by their names."""
+    tensors, start = {}, 0
+    for part in layout:
+        stored = w[start : start + part.size].reshape(part.shape)
+        tensors[part.name] = np.ascontiguousarray(stored.transpose(part.axes) if part.axes else stored)
+        start += part.size
+    return tensors

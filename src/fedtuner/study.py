@@ -163,7 +163,7 @@ class Study:
             "schedule": self.schedule.describe(),
             "fedex": asdict(setting.fedex),
             **self.space.describe(),
-            "layout": [[name, list(shape)] for name, shape in self.problem.task.layout()],
+            "layout": [asdict(part) for part in self.problem.task.layout()],
         }
 
     def result(self) -> dict[str, Any]:

@@ -36,6 +36,20 @@ class Metrics:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A named piece of w: its shape as it is stored, and the order of axes that makes it the tensor of that name."""
+
+    name: str
+    shape: tuple[int, ...]
+    axes: tuple[int, ...] = ()  # none: stored as it is
+
+    @property
+    def size(self) -> int:
+        """How many entries of w it has."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
 class Hyper:
     """A hyperparameter: what it is tuned over by default, its untuned value, and the values that are legal at all."""
 
@@ -84,6 +98,27 @@ class Trainer(Protocol):
         """Return the same for another split of the client."""
         ...
 
+    def sgd(self, w: Vector, g: Vector, velocity: Vector | None, lr: float, momentum: float, decay: float) -> None:
+        """Step in place: g += decay w;  velocity = momentum velocity + g;  w -= lr velocity. ``g`` may be overwritten.
+
+        Without momentum there is no velocity, and the step is along g.
+        """
+        ...
+
+
+class NumPySteps:
+    """A trainer's ``sgd`` in NumPy, for trainers that have nothing faster."""
+
+    def sgd(self, w: Vector, g: Vector, velocity: Vector | None, lr: float, momentum: float, decay: float) -> None:
+        """Step in place."""
+        if decay:
+            g += w * np.float32(decay)
+        if velocity is not None:
+            velocity *= np.float32(momentum)
+            velocity += g
+            g = velocity
+        w -= g * np.float32(lr)
+
 
 class Task(Protocol):
     """A model and its loss. ``Data`` is whatever ``prepare`` returns; it has a length."""
@@ -129,6 +164,6 @@ class Task(Protocol):
         """Return the loss and error of w on a split, without dropout."""
         ...
 
-    def layout(self) -> list[tuple[str, tuple[int, ...]]]:
-        """Return the name and shape of each part of w, in order."""
+    def layout(self) -> list[Part]:
+        """Return the parts of w, in order."""
         ...

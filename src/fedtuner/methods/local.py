@@ -33,44 +33,41 @@ def descend(client: Local, start: Vector, c: Config, drift: Drift | None = None,
     """
     w = start.copy()
     head = w[: client.trainable]
-    decay, scratch = np.float32(c["weight_decay"]), np.empty_like(head)
-    step = OPTIMISERS[str(c["optimiser"])](c, scratch)
+    step = OPTIMISERS[str(c["optimiser"])](client, c)
     for rows in client.batches(int(c["epochs"]), int(c["batch"])):
         g = client.gradient(w, rows)
         if drift is not None:
             drift(head, g)
-        if decay:
-            g += np.multiply(head, decay, out=scratch)
         step(head, g)
         if visit is not None:
             visit(w)
     return w
 
 
-def _sgd(c: Config, scratch: Vector) -> Step:
-    """v = momentum v + g;  w = w - lr v."""
-    lr, momentum = np.float32(c["lr"]), np.float32(c["momentum"])
-    velocity = np.zeros_like(scratch) if momentum else None
+def _sgd(client: Local, c: Config) -> Step:
+    """v = momentum v + g;  w = w - lr v.  In one pass, where the task can."""
+    lr, momentum, decay = (float(c[name]) for name in ("lr", "momentum", "weight_decay"))
+    velocity = np.zeros(client.trainable, np.float32) if momentum else None
+    sgd = client.trainer.sgd
 
     def step(w: Vector, g: Vector) -> None:
-        nonlocal velocity
-        if velocity is not None:
-            velocity *= momentum
-            velocity += g
-            g = velocity
-        w -= np.multiply(g, lr, out=scratch)
+        sgd(w, g, velocity, lr, momentum, decay)
 
     return step
 
 
-def _adam(c: Config, scratch: Vector) -> Step:
+def _adam(client: Local, c: Config) -> Step:
     """m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;  w = w - lr m' / (sqrt(v') + 1e-8);  ' corrects for the start."""
-    lr, beta1, beta2 = float(c["lr"]), min(float(c["momentum"]), 1 - 1e-6), min(float(c["beta2"]), 1 - 1e-9)
-    m, v, t = np.zeros_like(scratch), np.zeros_like(scratch), 0
+    lr, decay = float(c["lr"]), np.float32(c["weight_decay"])
+    beta1, beta2 = min(float(c["momentum"]), 1 - 1e-6), min(float(c["beta2"]), 1 - 1e-9)
+    m, v, scratch = (np.zeros(client.trainable, np.float32) for _ in range(3))
+    t = 0
 
     def step(w: Vector, g: Vector) -> None:
         nonlocal t, m, v
         t += 1
+        if decay:
+            g += np.multiply(w, decay, out=scratch)
         m *= np.float32(beta1)
         m += np.multiply(g, np.float32(1 - beta1), out=scratch)
         v *= np.float32(beta2)
@@ -85,7 +82,7 @@ def _adam(c: Config, scratch: Vector) -> Step:
     return step
 
 
-OPTIMISERS: Mapping[str, Callable[[Config, Vector], Step]] = {"sgd": _sgd, "adam": _adam}
+OPTIMISERS: Mapping[str, Callable[[Local, Config], Step]] = {"sgd": _sgd, "adam": _adam}
 
 
 def toward(centre: Vector, strength: float) -> Drift:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedtuner.federation import Client, Simulation
 from fedtuner.rng import stream
 from fedtuner.space import Config
-from fedtuner.task import Hyper, Metrics, Rows, Vector
+from fedtuner.task import Hyper, Metrics, NumPySteps, Part, Rows, Vector
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ class Quadratics:
         loss = float(losses.mean())
         return Metrics(loss, loss / (1 + loss) if np.isfinite(loss) else float("nan"), len(data))
 
-    def layout(self) -> list[tuple[str, tuple[int, ...]]]:
+    def layout(self) -> list[Part]:
         """Return the one part of w."""
-        return [("w", (self.size,))]
+        return [Part("w", (self.size,))]
 
 
-class _Trainer:
+class _Trainer(NumPySteps):
     def __init__(self, data: Points) -> None:
         self._data = data
 
