@@ -132,9 +132,9 @@ class Task:
             _set_dropout(module, float(config.get("dropout", own)))
         for counter, start in self._counters:
             counter.copy_(start)
-        self._module.train()
-        with _one_thread(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        self._mode(training=True)
+        with _one_thread(), _own_generator():
+            self._seed(seed)
             yield _Trainer(self, data, seed)
 
     def evaluate(self, w: Vector, data: Data) -> Metrics:
@@ -142,7 +142,7 @@ class Task:
         if not len(data):
             return Metrics(float("nan"), float("nan"), 0)
         self._bind(w)
-        self._module.eval()
+        self._mode(training=False)
         loss = error = 0.0
         with _one_thread(), torch.no_grad():
             for start in range(0, len(data), _CHUNK):
@@ -153,8 +153,8 @@ class Task:
         return Metrics(loss / len(data), error / len(data), len(data))
 
     def _fresh(self, seed: int) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with _own_generator():
+            self._seed(seed)
             module = self._build()
         if not isinstance(module, nn.Module):
             raise TaskError(f"build() returned {type(module).__name__}, but must return a torch.nn.Module")
@@ -163,6 +163,16 @@ class Task:
     @property
     def _on_cpu(self) -> bool:
         return self.device.type == "cpu"
+
+    def _seed(self, seed: int) -> None:
+        if self._on_cpu:  # torch.manual_seed also queues a call, with a stack trace, for every device there might be
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
+
+    def _mode(self, training: bool) -> None:
+        if self._module.training is not training:
+            self._module.train(training)
 
     def _view(self, flat: Tensor) -> None:
         for tensor, view in zip(self._tensors, _split(flat, self._layout), strict=True):
@@ -255,7 +265,7 @@ class _Trainer:
 
     def _reseed(self, key: int | None) -> None:
         if key is not None:
-            torch.manual_seed(number(self._seed, "draw", key))
+            self._task._seed(number(self._seed, "draw", key))
 
 
 def _parts(module: nn.Module) -> list[tuple[Part, Tensor]]:
@@ -312,6 +322,16 @@ def _dropout(module: nn.Module) -> float:
 
 def _set_dropout(module: nn.Module, rate: float) -> None:
     setattr(module, "p" if isinstance(module, _DROPOUTS[0]) else "dropout", rate)
+
+
+@contextmanager
+def _own_generator() -> Iterator[None]:
+    """Leave torch's generator as it was."""
+    before = torch.default_generator.get_state()
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(before)
 
 
 @contextmanager
