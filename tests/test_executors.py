@@ -89,6 +89,34 @@ def test_more_workers_than_legs(team, expected):
     assert states == {0: expected[1][0]}
 
 
+@pytest.mark.parametrize("worth", [0.0, 1e9])
+def test_rounds_shared_among_workers_give_the_same_bits(team, monkeypatch, expected, worth):
+    """With fewer legs than workers the clients of a round are shared, once a round is long enough."""
+    monkeypatch.setattr(executors, "_WORTH_SHARING", worth)
+    executor = team(3)
+    shared = []
+    real = executor._share
+    monkeypatch.setattr(executor, "_share", lambda *a: shared.append(1) or real(*a))
+    records, states = collect(executor, legs(2))
+    assert records == {i: expected[0][i] for i in range(2)}
+    assert states == {i: expected[1][i] for i in range(2)}
+    assert len(shared) == (10 if worth == 0.0 else 0)
+
+
+def test_a_worker_that_dies_on_its_share_of_a_round_is_replaced(team, monkeypatch, expected):
+    monkeypatch.setattr(executors, "_WORTH_SHARING", 0.0)
+    executor = team(2)
+    records, states = {0: []}, {}
+    for progress in executor.advance(legs(1), never):
+        records[0] += progress.records
+        states[0] = pack(progress.state)
+        if len(records[0]) == 2:
+            executor._team[0].process.kill()
+            executor._team[0].process.join()
+    assert records[0] == expected[0][0]
+    assert states[0] == expected[1][0]
+
+
 def test_legs_can_be_cut_anywhere(team, expected):
     """Advancing to 2, then to 5, is advancing to 5: in whichever process."""
     executor, serial = team(2), Serial(place())

@@ -9,7 +9,7 @@ from fedtuner import methods
 from fedtuner.arm import Arm, Setting, State, begin, fold, plan, work
 from fedtuner.errors import SpecError
 from fedtuner.fedex import FedEx
-from fedtuner.methods.base import Contribution, Server, Update, check, defaults
+from fedtuner.methods.base import Contribution, Local, Server, Update, check, defaults
 from fedtuner.methods.fedpa import posterior_delta
 from fedtuner.methods.server import average, step
 from fedtuner.space import Space
@@ -319,6 +319,16 @@ def test_a_broken_memory_is_not_kept():
     following, _ = fold(setting, problem, arm, state, reports)
     client = reports[known].client
     assert following.memory[client] is state.memory[client]
+
+
+def test_a_client_that_has_diverged_stops_early(monkeypatch):
+    steps = []
+    real = Local.gradient
+    monkeypatch.setattr(Local, "gradient", lambda self, w, rows: steps.append(1) or real(self, w, rows))
+    setting, problem, arm = an_arm(methods.fedavg, {"lr": 1e30, "epochs": 50, "batch": 4})
+    report = work(methods.fedavg, problem, plan(setting, problem, arm, begin(setting, problem, arm))[0])
+    assert not report.finite
+    assert len(steps) < 20  # of 150
 
 
 # What users get wrong

@@ -14,7 +14,7 @@ pure; ``work`` is a pure function of its job. What goes wrong is an ordinary eve
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -240,15 +240,22 @@ def mean(metrics: Sequence[Metrics]) -> Metrics:
 
 
 def rounds(
-    setting: Setting, problem: Simulation, arm: Arm, state: State, until: int, folder: Path
+    setting: Setting,
+    problem: Simulation,
+    arm: Arm,
+    state: State,
+    until: int,
+    folder: Path,
+    work_all: Callable[[Sequence[Job]], list[Report]] | None = None,
 ) -> Iterator[tuple[State, Record]]:
     """Yield the arm after each round up to ``until``; a diverged arm spends no more rounds.
 
-    What clients remember goes to ``folder`` where it is too large for the state.
+    What clients remember goes to ``folder`` where it is too large for the state. ``work_all`` does a round's jobs, by
+    default one after the other.
     """
     while state.round < until and not state.diverged:
         jobs = plan(setting, problem, arm, state)
-        reports = [work(setting.method, problem, job) for job in jobs]
+        reports = work_all(jobs) if work_all else [work(setting.method, problem, job) for job in jobs]
         state, record = fold(setting, problem, arm, state, reports)
         state = replace(state, memory=spill(state.memory, folder, state.round, len(problem.clients)))
         yield state, record

@@ -14,18 +14,20 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Protocol
 
 from fedtuner.arm import Arm, Record, Setting, State, begin, rounds, work
+from fedtuner.channel import Channel, pair
 from fedtuner.errors import FedtunerError, WorkerError
-from fedtuner.federation import Simulation
+from fedtuner.federation import Report, Simulation
 from fedtuner.memory import Spilled, memory_of, recall
 from fedtuner.methods.base import Job, Vectors
 from fedtuner.task import Metrics
 
 _SHIP = 2.0  # seconds between the states that a worker sends; a kill loses at most this much work
+_WORTH_SHARING = 5e-3  # seconds: a round that is shorter is done sooner than it is sent
 _TRIES = 3  # how often a leg may take its worker down before it is the leg's fault
 
 
@@ -56,6 +58,15 @@ class Assessment:
 
 
 @dataclass(frozen=True)
+class Share:
+    """Several clients' work for one worker: what to do, and the jobs with their numbers."""
+
+    what: Callable[[Place, Any], Any]
+    numbers: tuple[int, ...]
+    jobs: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
 class Progress:
     """Rounds that an arm has done, and its state after the last of them where it was sent along."""
 
@@ -82,20 +93,25 @@ class Executor(Protocol):
         ...
 
 
-def _advance(place: Place, leg: Leg, stop: Callable[[], bool]) -> Iterator[Progress]:
+def _advance(
+    place: Place, leg: Leg, stop: Callable[[], bool], work_all: Callable[[Sequence[Job]], list[Report]] | None = None
+) -> Iterator[Progress]:
     setting, problem, folder = place.setting, place.problem, memory_of(place.folder, leg.arm.id)
     state = begin(setting, problem, leg.arm) if leg.state is None else leg.state
     if state.round == 0:
         yield Progress(leg.arm.id, (), state)
-    for following, record in rounds(setting, problem, leg.arm, state, leg.until, folder):
+    for following, record in rounds(setting, problem, leg.arm, state, leg.until, folder, work_all):
         yield Progress(leg.arm.id, (record,), following)
         if stop():
             return
 
 
+def _work(place: Place, job: Job) -> Report:
+    return work(place.setting.method, place.problem, job)
+
+
 def _assess(place: Place, assessment: Assessment) -> tuple[Metrics, Metrics]:
-    job = replace(assessment.job, memory=recall(assessment.memory))
-    report = work(place.setting.method, place.problem, job)
+    report = _work(place, replace(assessment.job, memory=recall(assessment.memory)))
     return report.before, report.after
 
 
@@ -131,21 +147,47 @@ class Processes:
     def __init__(self, place: Place, workers: int) -> None:
         self.workers = workers
         self._place = place
+        self._round_takes = 0.0
         self._context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
         self._team = [self._hire() for _ in range(workers)]
 
     def advance(self, legs: Sequence[Leg], stop: Callable[[], bool]) -> Iterator[Progress]:
-        """Do the legs, longest first, each on the next free worker."""
+        """Do the legs, longest first, each on the next free worker; with fewer legs than workers, share each round."""
+        if len(legs) < self.workers:
+            for leg in legs:
+                if not stop():
+                    yield from _advance(self._place, leg, stop, self._work)
+            return
         todo = deque(sorted(legs, key=lambda leg: (leg.state.round if leg.state else 0) - leg.until))
         yield from self._run(todo, stop)
 
     def assess(self, jobs: Sequence[Assessment]) -> list[tuple[Metrics, Metrics]]:
         """Do the jobs in as many shares as there are workers; the model is sent once per share."""
-        shares = [list(jobs[i :: self.workers]) for i in range(self.workers)]
-        done: dict[int, list[tuple[Metrics, Metrics]]] = {}
-        for answer in self._run(deque((i, s) for i, s in enumerate(shares) if s), lambda: False):
-            done[answer[0]] = answer[1]
-        return [done[n % self.workers][n // self.workers] for n in range(len(jobs))]
+        return self._share(_assess, jobs, [1.0] * len(jobs))
+
+    def _work(self, jobs: Sequence[Job]) -> list[Report]:
+        """Do a round's jobs here or, if they take long enough to be worth sending, on the workers."""
+        if self._round_takes < _WORTH_SHARING:
+            began = time.monotonic()
+            reports = [_work(self._place, job) for job in jobs]
+            self._round_takes = time.monotonic() - began
+            return reports
+        costs = [len(self._place.problem.data(j.client, "train")) * float(j.config.get("epochs", 1)) for j in jobs]
+        return self._share(_work, jobs, costs)
+
+    def _share(self, what: Callable[[Place, Any], Any], jobs: Sequence[Any], costs: Sequence[float]) -> list[Any]:
+        """Do the jobs on the workers, the costliest first to whoever has least to do, and return what they give."""
+        shares: list[list[int]] = [[] for _ in range(self.workers)]
+        loads = [0.0] * self.workers
+        for n in sorted(range(len(jobs)), key=lambda n: -costs[n]):
+            least = loads.index(min(loads))
+            shares[least].append(n)
+            loads[least] += costs[n]
+        tasks = [Share(what, tuple(share), tuple(jobs[n] for n in share)) for share in shares if share]
+        done: dict[int, Any] = {}
+        for numbers, results in self._run(deque(tasks), lambda: False):
+            done |= dict(zip(numbers, results, strict=True))
+        return [done[n] for n in range(len(jobs))]
 
     def close(self) -> None:
         """Ask the workers to end, and see that they do."""
@@ -160,7 +202,7 @@ class Processes:
 
     def _run(self, todo: deque[Any], stop: Callable[[], bool]) -> Iterator[Any]:
         """Hand out tasks and yield the answers; a task whose worker dies goes on from where it last reported."""
-        busy: dict[Connection, tuple[_Worker, Any, int]] = {}
+        busy: dict[Channel, tuple[_Worker, Any, int]] = {}
         free = list(self._team)
         told = False
         try:
@@ -175,8 +217,8 @@ class Processes:
                     told = True
                     for worker, _, _ in busy.values():
                         worker.tell("stop")
-                for ready in wait(list(busy), timeout=0.1):
-                    connection: Connection = ready  # type: ignore[assignment]
+                for ready in wait(list(busy), timeout=0.1):  # type: ignore[arg-type]
+                    connection: Channel = ready  # type: ignore[assignment]
                     worker, task, tries = busy[connection]
                     try:
                         kind, answer = connection.recv()
@@ -224,16 +266,18 @@ class _Again(tuple[Any, int]):
 
 
 def _name(task: Any) -> str:
-    return f"arm {task.arm.id} before round {task.until}" if isinstance(task, Leg) else "an evaluation"
+    if isinstance(task, Leg):
+        return f"arm {task.arm.id} before round {task.until}"
+    return "an evaluation" if task.what is _assess else "the clients of a round"
 
 
 class _Worker:
     def __init__(self, context: Any, place: Place) -> None:
-        self.connection, theirs = context.Pipe()
+        self.connection, theirs = pair(context)
         arguments = (theirs, self.connection, os.getpid(), place)
         self.process = context.Process(target=_serve, args=arguments, daemon=True)
         self.process.start()
-        theirs.close()
+        theirs.hang_up()
 
     def tell(self, message: Any) -> bool:
         """Send a message; return whether there is anyone to receive it."""
@@ -251,14 +295,16 @@ class _Worker:
             self.process.join()
 
 
-def _serve(connection: Connection, parents: Connection, parent: int, place: Place) -> None:
+def _serve(connection: Channel, parents: Channel, parent: int, place: Place) -> None:
     """Do tasks until None comes or the parent is gone. Ctrl-C reaches the whole group: only the parent acts on it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    parents.close()
+    parents.hang_up()
 
     def orphaned() -> bool:
         return os.getppid() != parent
+
+    connection.alive = lambda: not orphaned()
 
     try:
         while True:
@@ -281,10 +327,9 @@ def _serve(connection: Connection, parents: Connection, parent: int, place: Plac
         return
 
 
-def _do(connection: Connection, place: Place, task: Any, orphaned: Callable[[], bool]) -> None:
-    if not isinstance(task, Leg):
-        number, jobs = task
-        connection.send(("answer", (number, [_assess(place, job) for job in jobs])))
+def _do(connection: Channel, place: Place, task: Any, orphaned: Callable[[], bool]) -> None:
+    if isinstance(task, Share):
+        connection.send(("answer", (task.numbers, [task.what(place, job) for job in task.jobs])))
         return
     stopped = False
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from fedtuner.methods.base import Job, Local, Update
+from fedtuner.methods.base import Job, Local, Update, finite
 from fedtuner.space import PAPER_CLIENT, Config
 from fedtuner.task import Hyper, Vector
 
@@ -34,7 +34,9 @@ def descend(client: Local, start: Vector, c: Config, drift: Drift | None = None,
     w = start.copy()
     head = w[: client.trainable]
     step = OPTIMISERS[str(c["optimiser"])](client, c)
-    for rows in client.batches(int(c["epochs"]), int(c["batch"])):
+    for n, rows in enumerate(client.batches(int(c["epochs"]), int(c["batch"])), 1):
+        if n % 16 == 0 and not finite(head):
+            break  # it will not come back
         g = client.gradient(w, rows)
         if drift is not None:
             drift(head, g)
