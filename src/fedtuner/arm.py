@@ -45,6 +45,7 @@ class Setting:
     cohorts: str = "independent"  # shared: all arms meet the same clients in the same round
     target: str = "personalized"  # what arms are compared by: the clients' models or the server's
     seed: int = 0
+    engine: str = "sequential"  # how a round's jobs are done (engines.py); the engines agree up to rounding
 
     def __post_init__(self) -> None:
         if isinstance(self.cohort, bool) or not isinstance(self.cohort, int) or self.cohort < 1:
@@ -246,16 +247,14 @@ def rounds(
     state: State,
     until: int,
     folder: Path,
-    work_all: Callable[[Sequence[Job]], list[Report]] | None = None,
+    work_all: Callable[[Sequence[Job]], list[Report]],
 ) -> Iterator[tuple[State, Record]]:
     """Yield the arm after each round up to ``until``; a diverged arm spends no more rounds.
 
-    What clients remember goes to ``folder`` where it is too large for the state. ``work_all`` does a round's jobs, by
-    default one after the other.
+    What clients remember goes to ``folder`` where it is too large for the state. ``work_all`` does a round's jobs.
     """
     while state.round < until and not state.diverged:
         jobs = plan(setting, problem, arm, state)
-        reports = work_all(jobs) if work_all else [work(setting.method, problem, job) for job in jobs]
-        state, record = fold(setting, problem, arm, state, reports)
+        state, record = fold(setting, problem, arm, state, work_all(jobs))
         state = replace(state, memory=spill(state.memory, folder, state.round, len(problem.clients)))
         yield state, record

@@ -14,10 +14,12 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Protocol
 
+from fedtuner import engines
 from fedtuner.arm import Arm, Record, Setting, State, begin, rounds, work
 from fedtuner.channel import Channel, pair
 from fedtuner.errors import FedtunerError, WorkerError
@@ -97,6 +99,7 @@ def _advance(
     place: Place, leg: Leg, stop: Callable[[], bool], work_all: Callable[[Sequence[Job]], list[Report]] | None = None
 ) -> Iterator[Progress]:
     setting, problem, folder = place.setting, place.problem, memory_of(place.folder, leg.arm.id)
+    work_all = work_all or partial(engines.work_all, setting, problem)
     state = begin(setting, problem, leg.arm) if leg.state is None else leg.state
     if state.round == 0:
         yield Progress(leg.arm.id, (), state)
@@ -153,7 +156,8 @@ class Processes:
 
     def advance(self, legs: Sequence[Leg], stop: Callable[[], bool]) -> Iterator[Progress]:
         """Do the legs, longest first, each on the next free worker; with fewer legs than workers, share each round."""
-        if len(legs) < self.workers:
+        # The batched engine's bits depend on which clients are done together: it keeps a round in one place.
+        if len(legs) < self.workers and self._place.setting.engine == "sequential":
             for leg in legs:
                 if not stop():
                     yield from _advance(self._place, leg, stop, self._work)

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedtuner import engines, memory, methods, samplers
 from fedtuner import fedex as fx
-from fedtuner import memory, methods, samplers
 from fedtuner.arm import Arm, Record, Setting, State, mean
 from fedtuner.errors import Interrupted, SpecError, suggest
 from fedtuner.executors import Assessment, Executor, Leg, Progress, cores, open_executor
@@ -158,6 +158,7 @@ class Study:
             "defaults": {"client": defaults(method.client), "server": defaults(method.server)},
             "cohort": setting.cohort,
             "cohorts": setting.cohorts,
+            "engine": setting.engine,
             "target": setting.target,
             "seed": setting.seed,
             "schedule": self.schedule.describe(),
@@ -196,15 +197,17 @@ def tune(
     workers: int | None = None,
     cohorts: str = "independent",
     progress: bool | Show | None = None,
+    engine: str = "auto",
 ) -> Study:
     """Tune a method's hyperparameters on a problem and return the finished study.
 
     ``space`` is by default the method's own (the paper's) with what the model has; ``fedex=None`` leaves the client's
     hyperparameters to the schedule alone; ``schedule`` is by default the paper's halving of 2000 rounds. With a
     ``store`` the study continues when the same call is made again. ``workers`` is by default one per core; the result
-    does not depend on it. ``progress=True`` prints lines where there is no terminal for a bar.
+    does not depend on it. ``progress=True`` prints lines where there is no terminal for a bar. ``engine`` is by default
+    ``batched`` for small networks that it covers, else ``sequential``.
     """
-    study = prepare(problem, space, method, fedex, schedule, cohort, target, seed, store, workers, cohorts)
+    study = prepare(problem, space, method, fedex, schedule, cohort, target, seed, store, workers, cohorts, engine)
     run(study, progress)
     return study
 
@@ -221,6 +224,7 @@ def prepare(
     store: str | Path | None,
     workers: int | None,
     cohorts: str,
+    engine: str = "auto",
 ) -> Study:
     """Check everything and return the study, not yet run."""
     if not isinstance(problem, Simulation):
@@ -229,7 +233,8 @@ def prepare(
         raise SpecError(f"method = {method!r}, but must be a Method such as fedtuner.methods.fedavg")
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
         raise SpecError(f"workers = {workers!r}, but must be a whole number >= 1")
-    setting = Setting(method, fedex or FedEx(k=1), cohort, cohorts, target, seed)
+    how = engines.choose(engine, problem.task)
+    setting = Setting(method, fedex or FedEx(k=1), cohort, cohorts, target, seed, how)
     if cohort > len(problem.clients):
         raise SpecError(f"cohort = {cohort}, but the problem has {len(problem.clients)} clients: lower cohort")
     problem.check()
@@ -249,7 +254,7 @@ def untuned(study: Study, progress: bool | Show | None = None) -> Study:
     setting, path = study.setting, study.path and study.path / "untuned"
     default = prepare(
         study.problem, Space(), setting.method, None, random_search(longest, longest), setting.cohort, setting.target,
-        setting.seed, path, 1, setting.cohorts,
+        setting.seed, path, study.workers, setting.cohorts, setting.engine,
     )  # fmt: skip
     run(default, progress, "untuned")
     return default

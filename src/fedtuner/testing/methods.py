@@ -7,6 +7,7 @@ class TestMine(fedtuner.testing.MethodLaws):
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from fedtuner import arm as arms
 from fedtuner.arm import Arm, Setting, State, begin, fold, plan, work
+from fedtuner.engines import work_all
 from fedtuner.federation import Client, Report, Simulation
 from fedtuner.fedex import FedEx
 from fedtuner.methods.base import Method, Update, check, default_space, defaults
@@ -176,7 +178,7 @@ class MethodLaws:
 
 def advance(setting: Setting, problem: Simulation, arm: Arm, state: State, until: int) -> State:
     """Return the arm's state after round ``until``."""
-    for following, _ in arms.rounds(setting, problem, arm, state, until, NOWHERE):
+    for following, _ in arms.rounds(setting, problem, arm, state, until, NOWHERE, partial(work_all, setting, problem)):
         state = following
     return state
 

@@ -1,0 +1,197 @@
+"""The batched engine: the sequential one's results up to rounding, its own to the bit, and never an error."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("greenlet")
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+
+from fedtuner import Client, FedEx, Simulation, batched, engines, halving, methods, models, tune  # noqa: E402
+from fedtuner.arm import Arm, Setting, begin, fold, plan, work  # noqa: E402
+from fedtuner.errors import ClientError, SpecError, StoreError  # noqa: E402
+from fedtuner.methods.base import defaults  # noqa: E402
+from fedtuner.pytorch import Task  # noqa: E402
+
+
+def arrays(n, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, 4)).astype(np.float32)
+    return x, (x[:, 0] > 0).astype(np.int64) + (x[:, 1] > 1)
+
+
+def problem(build, count=9, **more):
+    sizes = [3, 40, 17, 8, 26, 1, 33, 12, 64]
+    clients = [
+        Client(i, arrays(sizes[i % 9], 3 * i), arrays(2 + i, 3 * i + 1), arrays(4, 3 * i + 2)) for i in range(count)
+    ]
+    return Simulation(Task(build, **more), clients)
+
+
+def deep():
+    return nn.Sequential(
+        nn.Linear(4, 7, bias=False), nn.Tanh(), nn.Dropout(0.1),
+        nn.Linear(7, 6), nn.GELU(), nn.Dropout(0.3), nn.Linear(6, 3),
+    )  # fmt: skip
+
+
+NETS = {
+    "linear": partial(nn.Sequential, nn.Linear(4, 3)),
+    "mlp": partial(models.mlp, 4, 8, 3, 0.2),
+    "deep": deep,
+}
+CANDIDATES = [
+    {"lr": 0.3, "epochs": 1, "batch": 8},
+    {"lr": 0.1, "epochs": 3, "batch": 4, "momentum": 0.9, "dropout": 0.5},
+    {"lr": 0.05, "epochs": 2, "batch": 64, "weight_decay": 0.1, "dropout": 0.0},
+]
+
+
+def an_arm(method, rows=None):
+    base = defaults(method.client)
+    candidates = tuple(base | {k: v for k, v in c.items() if k in base or k == "dropout"} for c in rows or CANDIDATES)
+    return Arm(0, defaults(method.server), candidates, 0.5)
+
+
+def compare(made, method, rounds=3, rows=None):
+    """Run both engines from the same state, round after round, and compare everything that comes back."""
+    setting, arm = Setting(method, FedEx(k=len(rows or CANDIDATES)), cohort=len(made.clients)), an_arm(method, rows)
+    state = begin(setting, made, arm)
+    for _ in range(rounds):
+        jobs = plan(setting, made, arm, state)
+        alone = [work(method, made, job) for job in jobs]
+        together = batched.work_all(method, made, jobs)
+        for a, b in zip(alone, together, strict=True):
+            assert (a.client, a.candidate, a.examples, a.finite) == (b.client, b.candidate, b.examples, b.finite)
+            np.testing.assert_allclose(b.update.w, a.update.w, rtol=1e-3, atol=1e-5)
+            for name, vector in a.update.extra.items():
+                np.testing.assert_allclose(b.update.extra[name], vector, rtol=1e-2, atol=1e-4)
+            for before, after in ((a.before, b.before), (a.after, b.after)):
+                assert before.count == after.count
+                assert after.loss == pytest.approx(before.loss, rel=1e-4, nan_ok=True)
+        state, _ = fold(setting, made, arm, state, together)
+    return state
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_it_agrees_with_the_sequential_engine(net):
+    """Clients of all sizes, candidates with their own batches, epochs and dropout: the same draws, the same numbers."""
+    compare(problem(NETS[net]), methods.fedavg)
+
+
+@pytest.mark.parametrize("method", methods.ALL.values(), ids=lambda m: m.name)
+def test_it_does_every_method_unchanged(method):
+    compare(problem(NETS["mlp"]), method)
+
+
+def test_it_agrees_on_images_flattened_and_on_adam():
+    def build():
+        return nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+
+    made = problem(build)
+    shaped = [Client(c.id, *((x.reshape(-1, 2, 2), y) for x, y in (c.train, c.valid, c.test))) for c in made.clients]
+    compare(Simulation(Task(build), shaped), methods.fedavg, rows=[{"optimiser": "adam", "lr": 0.01, "momentum": 0.9}])
+
+
+def test_clients_without_examples_and_clients_that_diverge():
+    usual = problem(NETS["mlp"])
+    bare = [Client("no training", None, arrays(3, 1)), Client("no validation", arrays(3, 2), None)]
+    made = Simulation(usual.task, [*usual.clients, *bare])
+    compare(made, methods.fedavg)
+    setting = Setting(methods.fedavg, FedEx(k=2), cohort=11)
+    arm = an_arm(methods.fedavg, [{"lr": 1e30, "epochs": 5, "batch": 2}, {"lr": 0.1}])
+    jobs = plan(setting, made, arm, begin(setting, made, arm))
+    for a, b in zip(
+        [work(methods.fedavg, made, j) for j in jobs], batched.work_all(methods.fedavg, made, jobs), strict=True
+    ):
+        assert a.finite == b.finite
+        assert np.isfinite(b.after.loss) or not b.finite or not b.after.count
+
+
+def test_torchs_generator_and_threads_are_left_alone():
+    made = problem(NETS["mlp"])
+    setting, arm = Setting(methods.fedavg, FedEx(k=3), cohort=5), an_arm(methods.fedavg)
+    torch.manual_seed(3)
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
+    jobs = plan(setting, made, arm, begin(setting, made, arm))
+    first = batched.work_all(methods.fedavg, made, jobs)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_num_threads() == threads
+    torch.manual_seed(4)
+    again = batched.work_all(methods.fedavg, made, jobs)
+    assert all(np.array_equal(a.update.w, b.update.w) for a, b in zip(first, again, strict=True))
+
+
+def test_the_result_does_not_depend_on_the_workers(tmp_path):
+    made = problem(NETS["mlp"])
+    folders = []
+    for workers in (1, 2, 4):
+        study = tune(made, schedule=halving(30, 12, 2, 2), fedex=FedEx(k=4), cohort=4, workers=workers,
+                     store=tmp_path / str(workers))  # fmt: skip
+        study.evaluate("test")
+        assert study.setting.engine == "batched"
+        folders.append({f.name: f.read_bytes() for f in sorted((tmp_path / str(workers)).rglob("*")) if f.is_file()})
+    assert folders[0] == folders[1] == folders[2]
+
+
+def test_a_study_continues_with_the_engine_that_it_began_with(tmp_path):
+    def study(engine):
+        return tune(problem(NETS["mlp"]), schedule=halving(30, 12, 2, 2), cohort=4, workers=1, engine=engine,
+                    store=tmp_path)  # fmt: skip
+
+    assert study("auto").setting.engine == "batched"
+    study("batched")
+    with pytest.raises(StoreError, match="engine: 'batched' in the store, 'sequential' now"):
+        study("sequential")
+
+
+@pytest.mark.parametrize(
+    ("build", "more", "covered"),
+    [
+        (NETS["mlp"], {}, True),
+        (NETS["deep"], {}, True),
+        (partial(nn.Linear, 4, 3), {}, False),  # not a Sequential
+        (lambda: nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)), {}, False),
+        (lambda: nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 3, 2), nn.Flatten()), {}, False),
+        (NETS["mlp"], {"loss": lambda out, y: F.cross_entropy(out, y, label_smoothing=0.1)}, False),
+        (NETS["mlp"], {"error": lambda out, y: (out.argmax(1) != y).float()}, False),
+    ],
+)  # fmt: skip
+def test_what_it_does_not_cover_is_done_sequentially(build, more, covered):
+    task = Task(build, **more)
+    assert batched.covers(task) is covered
+    assert engines.choose("batched", task) == engines.choose("auto", task) == ("batched" if covered else "sequential")
+    assert engines.choose("sequential", task) == "sequential"
+
+
+def test_large_models_are_batched_only_on_demand():
+    task = Task(partial(models.mlp, 784, 200, 10))
+    assert task.size > batched.SMALL
+    assert engines.choose("auto", task) == "sequential"
+    assert engines.choose("batched", task) == "batched"
+
+
+def test_an_unknown_engine_is_refused():
+    with pytest.raises(SpecError, match=r"engine = 'batch'.*did you mean 'batched'"):
+        engines.choose("batch", Task(NETS["mlp"]))
+
+
+def test_errors_name_the_client(monkeypatch):
+    made = problem(NETS["mlp"])
+    setting, arm = Setting(methods.fedavg, FedEx(k=3), cohort=9), an_arm(methods.fedavg)
+    jobs = plan(setting, made, arm, begin(setting, made, arm))
+    bad = jobs[4].client
+    real = methods.fedavg.local
+
+    def local(client, job):
+        if job.client == bad:
+            raise RuntimeError("no such layer")
+        return real(client, job)
+
+    from dataclasses import replace
+
+    with pytest.raises(ClientError, match=rf"client {bad}, configuration .*no such layer"):
+        batched.work_all(replace(methods.fedavg, local=local), made, jobs)
