@@ -1,6 +1,8 @@
 """The PyTorch task: equal to torch's own training step by step, and every sampled value arrives."""
 
 import pickle
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -373,6 +375,30 @@ def test_work_leaves_torchs_generator_and_threads_alone():
     work(methods.fedavg, made, job)
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.get_num_threads() == threads
+
+
+AFTER_THREADS = """
+import numpy as np, torch
+import fedtuner as ft
+
+torch.set_num_threads(2)
+torch.randn(2000, 2000) @ torch.randn(2000, 2000)  # OpenMP's threads are up
+torch.randn(4_000_000).permute(0).clone().sum()
+build = lambda: torch.nn.Sequential(torch.nn.Conv2d(64, 128, 5), torch.nn.Flatten(), torch.nn.Linear(128, 3))
+x = np.random.default_rng(0).standard_normal((8, 64, 5, 5)).astype(np.float32)
+clients = [ft.Client(i, (x, np.arange(8) % 3), (x, np.arange(8) % 3)) for i in range(4)]
+study = ft.tune(ft.Simulation(ft.pytorch.Task(build), clients), fedex=None, schedule=ft.random_search(4, 1), cohort=2,
+                workers=2)
+print(study.rounds_used)
+"""
+
+
+def test_a_process_that_has_used_threads_can_fork_workers():
+    """GNU's OpenMP hangs in a fork that uses several threads again."""
+    done = subprocess.run(
+        [sys.executable, "-c", AFTER_THREADS], capture_output=True, text=True, timeout=100, check=True
+    )
+    assert done.stdout == "4\n"
 
 
 def test_the_user_gets_a_module_back():

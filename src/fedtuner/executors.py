@@ -176,7 +176,7 @@ class Processes:
             reports = [_work(self._place, job) for job in jobs]
             self._round_takes = time.monotonic() - began
             return reports
-        costs = [len(self._place.problem.data(j.client, "train")) * float(j.config.get("epochs", 1)) for j in jobs]
+        costs = [self._place.problem.size(j.client, "train") * float(j.config.get("epochs", 1)) for j in jobs]
         return self._share(_work, jobs, costs)
 
     def _share(self, what: Callable[[Place, Any], Any], jobs: Sequence[Any], costs: Sequence[float]) -> list[Any]:
@@ -304,6 +304,8 @@ def _serve(connection: Channel, parents: Channel, parent: int, place: Place) -> 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parents.hang_up()
+    if "torch" in sys.modules:  # a fork of a process that has used several threads must not: OpenMP would wait forever
+        sys.modules["torch"].set_num_threads(1)
 
     def orphaned() -> bool:
         return os.getppid() != parent
