@@ -46,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--store", type=Path, help="the study's folder (default: runs/NAME-seedN)")
     run.add_argument("--workers", type=int, help="worker processes (default: one per core)")
     run.add_argument("--seed", type=int, help="the seed, in place of the file's")
+    run.add_argument("--engine", choices=("auto", "sequential", "batched"), help="how clients' work is done")
     run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="such as schedule.budget=200")
     run.add_argument("--baseline", action="store_true", help="also train the untuned default, to compare with")
     run.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -69,6 +70,20 @@ def parser() -> argparse.ArgumentParser:
     lists.add_argument("--json", action="store_true", help="print it as JSON")
     lists.set_defaults(command=_list)
 
+    data = commands.add_parser("data", help="get, list and show data sets", description="Get, list and show data sets.")
+    what = data.add_subparsers(required=True, metavar="WHAT")
+    get = what.add_parser("get", help="download and convert", description="Download data sets and convert them.")
+    get.add_argument("names", nargs="+", metavar="NAME", help="femnist, shakespeare or cifar10")
+    get.add_argument("--quiet", action="store_true", help="no progress")
+    get.set_defaults(command=_data_get)
+    known = what.add_parser("list", help="which there are", description="List the data sets and where they are.")
+    known.add_argument("--json", action="store_true", help="print it as JSON")
+    known.set_defaults(command=_data_list)
+    look = what.add_parser("show", help="how one is spread over its clients", description="Show a problem's clients.")
+    look.add_argument("name", help="a data set, a problem (fedtuner list problems), or package.module:function")
+    look.add_argument("--json", action="store_true", help="print it as JSON")
+    look.set_defaults(command=_data_show)
+
     init = commands.add_parser("init", help="write a commented study.toml", description="Write a commented study.toml.")
     init.add_argument("file", type=Path, nargs="?", default=Path("study.toml"))
     init.add_argument("--force", action="store_true", help="replace the file if it exists")
@@ -84,8 +99,9 @@ def _run(arguments: argparse.Namespace) -> None:
     if Path(arguments.study).is_file():
         sys.path.insert(0, str(Path(arguments.study).resolve().parent))  # for a problem beside its study.toml
     table = spec.override(table, arguments.set)
-    if arguments.seed is not None:
-        table["seed"] = arguments.seed
+    for key in ("seed", "engine"):
+        if getattr(arguments, key) is not None:
+            table[key] = getattr(arguments, key)
     parsed = spec.parse(table)
     store = arguments.store or Path("runs") / f"{name}-seed{parsed.seed}"
     study = parsed.study(store, arguments.workers)
@@ -127,6 +143,37 @@ def _list(arguments: argparse.Namespace) -> None:
         print(json.dumps(chosen, indent=2))
     else:
         report.print_listing(chosen)
+
+
+def _data_get(arguments: argparse.Namespace) -> None:
+    from fedtuner.data import show, sources
+
+    for name in arguments.names:
+        sources.named(name)  # a wrong name is told before the first long download
+    for name in arguments.names:
+        with show.telling(arguments.quiet) as tell:
+            folder = sources.get(name, tell)
+        print(f"{name} is in {folder}; look at it with: fedtuner data show {name}")
+
+
+def _data_list(arguments: argparse.Namespace) -> None:
+    from fedtuner.data import show
+
+    listed = show.listing()
+    if arguments.json:
+        print(json.dumps(listed, indent=2))
+    else:
+        show.print_listing(listed)
+
+
+def _data_show(arguments: argparse.Namespace) -> None:
+    from fedtuner.data import show
+
+    told = show.summary(show.load(arguments.name))
+    if arguments.json:
+        print(json.dumps(told, indent=2))
+    else:
+        show.print_summary(told)
 
 
 def _init(arguments: argparse.Namespace) -> None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -18,16 +18,32 @@ from fedtuner.methods.base import Update
 from fedtuner.task import Metrics, Task
 
 SPLITS = ("train", "valid", "test")
+_TRIED = 64  # examples of a lazy split that the model is tried on before the work
 
 
 @dataclass(frozen=True)
 class Client:
-    """One client's data: each split is a pair (x, y) of arrays, or anything with a length and an index."""
+    """One client's data: each split is a pair (x, y) of arrays, or anything with a length and an index, or lazy."""
 
     id: str | int
     train: Any
     valid: Any
     test: Any = None
+
+
+@runtime_checkable
+class Lazy(Protocol):
+    """A split that is loaded when its client is visited and let go afterwards."""
+
+    def __len__(self) -> int: ...
+
+    def load(self) -> Any:
+        """Return the split: a pair (x, y) of arrays."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Return what the data is known by: the same for the same examples."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -50,7 +66,9 @@ class Simulation:
         self.task = task
         self.clients = tuple(clients)
         self.name = name
+        self.left_out: list[str | int] = list(getattr(clients, "left_out", ()))  # ids of those too small to split
         self._prepared: dict[tuple[int, str], Sized] = {}
+        self._visit: dict[tuple[int, str], Sized] = {}  # the lazy splits of the client visited last
         if not self.clients:
             raise SpecError("a problem needs at least one client")
         seen: set[str | int] = set()
@@ -62,19 +80,29 @@ class Simulation:
             seen.add(client.id)
 
     def data(self, client: int, split: str) -> Sized:
-        """Return a client's split as the task takes it; converted once."""
+        """Return a client's split as the task takes it; converted once, a lazy one at each visit."""
         key = (client, split)
-        if key not in self._prepared:
-            owner = self.clients[client]
-            try:
-                self._prepared[key] = self.task.prepare(getattr(owner, split))
-            except FedtunerError as error:
-                raise type(error)(f"client {owner.id!r}, {split} data: {error}") from error
-        return self._prepared[key]
+        if key in self._prepared:
+            return self._prepared[key]
+        given = getattr(self.clients[client], split)
+        if not isinstance(given, Lazy):
+            self._prepared[key] = self._prepare(client, split, given)
+            return self._prepared[key]
+        if any(visited != client for visited, _ in self._visit):
+            self._visit.clear()
+        if key not in self._visit:
+            self._visit[key] = self._prepare(client, split, given.load())
+        return self._visit[key]
 
     def check(self) -> None:
-        """Prepare everything, and try the model on the first client with examples: mistakes show before long work."""
-        sizes = {split: [len(self.data(i, split)) for i in range(len(self.clients))] for split in SPLITS}
+        """Prepare everything that is not lazy and try the model on a few examples: mistakes show before long work."""
+        sizes = {split: [self.size(i, split) for i in range(len(self.clients))] for split in SPLITS}
+        for i, client in enumerate(self.clients):
+            given = [split for split in SPLITS if getattr(client, split) is not None]
+            if given and not any(sizes[split][i] for split in given):
+                raise SpecError(
+                    f"client {client.id!r} has no examples at all: leave it out, or give None for its splits"
+                )
         for split in ("train", "valid"):
             if not any(sizes[split]):
                 raise SpecError(f"no client has any {split} examples")
@@ -83,7 +111,7 @@ class Simulation:
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("error", message="Using a target size")  # torch only warns of a misfit
-                metrics = self.task.evaluate(w, self.data(first, "train"))
+                metrics = self.task.evaluate(w, self._sample(first))
         except TaskError as error:
             raise TaskError(f"client {self.clients[first].id!r}: {error}") from error
         if not metrics.finite:
@@ -91,20 +119,70 @@ class Simulation:
                 f"the untrained model's loss on client {self.clients[first].id!r} is {metrics.loss}: are there NaN or "
                 "infinite values in the data?"
             )
+        for i, split, row in _odd(self.clients):
+            x, y = getattr(self.clients[i], split)
+            try:
+                self.task.evaluate(w, self.task.prepare((x[row : row + 1], y[row : row + 1])))
+            except TaskError as error:
+                raise TaskError(f"client {self.clients[i].id!r}, {split} data, example {row}: {error}") from error
 
     def fingerprint(self) -> str:
         """Return a hash of the clients' data and of the model's shape: a study continues only on the same problem."""
         digest = hashlib.blake2b(digest_size=12)
         digest.update(repr(self.task.layout()).encode())
         for i, client in enumerate(self.clients):
-            digest.update(repr((client.id, [len(self.data(i, split)) for split in SPLITS])).encode())
+            digest.update(repr((client.id, [self.size(i, split) for split in SPLITS])).encode())
             for split in SPLITS:
                 _hash_arrays(digest, getattr(client, split))
         return digest.hexdigest()
 
+    def _prepare(self, client: int, split: str, given: Any) -> Sized:
+        try:
+            return self.task.prepare(given)
+        except FedtunerError as error:
+            raise type(error)(f"client {self.clients[client].id!r}, {split} data: {error}") from error
+
+    def size(self, client: int, split: str) -> int:
+        """Return how many examples a client's split has, without loading a lazy one."""
+        given = getattr(self.clients[client], split)
+        return len(given) if isinstance(given, Lazy) else len(self.data(client, split))
+
+    def _sample(self, client: int) -> Sized:
+        given = self.clients[client].train
+        if not isinstance(given, Lazy):
+            return self.data(client, "train")
+        return self._prepare(client, "train", tuple(part[:_TRIED] for part in given.load()))
+
+
+def _odd(clients: Iterable[Client]) -> Iterator[tuple[int, str, int]]:
+    """Yield client, split and row of an example of each shape and type, and of the lowest and the highest label."""
+    kinds: set[Any] = set()
+    ends: dict[str, tuple[int, tuple[int, str, int]]] = {}
+    for i, client in enumerate(clients):
+        for split in SPLITS:
+            given = getattr(client, split)
+            if not (isinstance(given, (tuple, list)) and len(given) == 2 and all(hasattr(p, "shape") for p in given)):
+                continue
+            x, y = given
+            if len(x) != len(y) or not len(x):
+                continue
+            kind = (tuple(x.shape[1:]), str(x.dtype), tuple(y.shape[1:]), str(y.dtype))
+            if kind not in kinds:
+                kinds.add(kind)
+                yield i, split, 0
+            labels = np.asarray(y.detach().cpu() if hasattr(y, "detach") else y)
+            if labels.ndim == 1 and labels.dtype.kind in "iu":
+                for end, row in (("low", labels.argmin()), ("high", labels.argmax())):
+                    label = int(labels[row]) if end == "high" else -int(labels[row])
+                    if end not in ends or label > ends[end][0]:
+                        ends[end] = (label, (i, split, int(row)))
+    yield from (place for _, place in ends.values())
+
 
 def _hash_arrays(digest: Any, split: Any) -> None:
-    # Splits that are not plain arrays are known by their ids and sizes alone: reading them may be slow.
+    # Splits that are neither plain arrays nor lazy are known by ids and sizes alone: reading them may be slow.
+    if isinstance(split, Lazy):
+        digest.update(split.fingerprint().encode())
     if not isinstance(split, (tuple, list)):
         return
     for part in split:

@@ -103,14 +103,14 @@ def print_summary(told: Mapping[str, Any]) -> None:
     if result["score"] == "inf":
         console.print("[red]Every arm diverged: narrow the space (lower learning rates), or raise the budget.[/red]")
     table = Table("", "configuration found", box=None, pad_edge=False, header_style="dim")
-    table.add_row("server", _config(result["server"]))
+    table.add_row("server", _config(result["server"], described["server"]))
     confidence = max(result["theta"])
     sure = (
         f"  [dim](theta {confidence:.2f} of {len(result['theta'])} candidates)[/dim]"
         if len(result["theta"]) > 1
         else ""
     )
-    table.add_row("client", _config(result["client"]) + sure)
+    table.add_row("client", _config(result["client"], described["client"]) + sure)
     console.print(table)
     if told["evaluations"]:
         console.print()
@@ -142,8 +142,10 @@ def _print_arms(console: Any, arms: Iterable[Mapping[str, Any]]) -> None:
     console.print(table)
 
 
-def _config(config: Mapping[str, Any]) -> str:
-    return "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in config.items()) or "-"
+def _config(config: Mapping[str, Any], tuned: Mapping[str, Any]) -> str:
+    """Return what was tuned; with nothing tuned, everything."""
+    shown = {k: v for k, v in config.items() if k in tuned} or config
+    return "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items()) or "-"
 
 
 def listing() -> dict[str, list[dict[str, Any]]]:
@@ -193,6 +195,8 @@ def print_listing(listed: Mapping[str, Any]) -> None:
             else:
                 table.add_row(*row.values())
         console.print(table)
+        if what == "methods":
+            console.print("In brackets: not tuned unless a study names it. Ranges and defaults: --json.")
         console.print()
 
 

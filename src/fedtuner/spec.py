@@ -36,6 +36,18 @@ else:  # pragma: no cover
 PROBLEMS = {
     "digits": "fedtuner.data.digits:problem",
     "digits-in-order": "fedtuner.data.digits:problem_in_order",
+    "mnist-writers": "fedtuner.data.mnist_writers:problem",
+    "mnist-writers-small": "fedtuner.data.mnist_writers:problem_small",
+    "shakespeare": "fedtuner.data.shakespeare:problem",
+    "shakespeare-iid": "fedtuner.data.shakespeare:problem_iid",
+    "shakespeare-small": "fedtuner.data.shakespeare:problem_small",
+    "shakespeare-iid-small": "fedtuner.data.shakespeare:problem_iid_small",
+    "femnist": "fedtuner.data.femnist:problem",
+    "femnist-iid": "fedtuner.data.femnist:problem_iid",
+    "femnist-small": "fedtuner.data.femnist:problem_small",
+    "femnist-iid-small": "fedtuner.data.femnist:problem_iid_small",
+    "cifar10": "fedtuner.data.cifar10:problem",
+    "cifar10-small": "fedtuner.data.cifar10:problem_small",
 }
 
 
@@ -49,6 +61,7 @@ class Spec:
     cohorts: str = "independent"
     target: str = "personalized"
     seed: int = 0
+    engine: str = "auto"
     schedule: Schedule = field(default_factory=schedules.halving)
     fedex: FedEx | None = field(default_factory=FedEx)
     client: Mapping[str, Any] = field(default_factory=dict)
@@ -60,7 +73,7 @@ class Spec:
         problem = load_problem(self.problem)
         return prepare(
             problem, self.space(method, problem), method, self.fedex, self.schedule, self.cohort, self.target,
-            self.seed, store, workers, self.cohorts,
+            self.seed, store, workers, self.cohorts, self.engine,
         )  # fmt: skip
 
     def space(self, method: Method, problem: Simulation) -> Space:
@@ -78,7 +91,7 @@ def parse(table: Mapping[str, Any]) -> Spec:
     if "problem" not in table:
         raise SpecError("no problem is given: problem = 'digits', or 'package.module:function' of your own")
     values = dict(table)
-    for key, kind in (("problem", str), ("method", str), ("cohorts", str), ("target", str)):
+    for key, kind in (("problem", str), ("method", str), ("cohorts", str), ("target", str), ("engine", str)):
         if key in values and not isinstance(values[key], kind):
             raise SpecError(f"{key} = {values[key]!r}, but must be a string")
     for key in ("schedule", "client", "server"):
@@ -210,6 +223,7 @@ def template() -> str:
         'cohorts = "independent"     # shared: all arms meet the same clients in the same round',
         'target = "personalized"     # or global: which model arms are compared by',
         "seed = 0",
+        'engine = "auto"             # or sequential, batched (small networks): they agree up to rounding',
         "",
         "[schedule]",
         'kind = "halving"            # or random_search, hyperband',

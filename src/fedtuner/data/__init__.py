@@ -1,28 +1,19 @@
-"""Data sets as lists of clients, and how a client's examples are split."""
+"""Data sets as lists of clients: ready ones, one module each, and readers for your own."""
 
 from __future__ import annotations
 
-from typing import Any
+from fedtuner.data.arrays import from_arrays, from_examples, from_npz, from_rows
+from fedtuner.data.checks import check
+from fedtuner.data.datasets import from_partitions, from_torch
+from fedtuner.data.lazy import labels
+from fedtuner.data.leaf import clients as from_leaf
+from fedtuner.data.partition import ORDERS, Clients, by_label, by_size, dirichlet, iid, split
 
-import numpy as np
-
-from fedtuner.errors import SpecError
-from fedtuner.federation import Client
-from fedtuner.rng import stream
-
-ORDERS = ("shuffled", "in-order")
-
-
-def split(id: str | int, x: Any, y: Any, order: str = "shuffled", seed: int = 0) -> Client:
-    """Return a client with 80 % of its examples to train on, 10 % to validate and 10 % to test, as in the paper.
-
-    ``shuffled`` makes the three alike (i.i.d. within the client); ``in-order`` keeps them in the order of the data, so
-    that the client is tested on what came last. Validation and test have at least one example where there are three.
-    """
-    if order not in ORDERS:
-        raise SpecError(f"order = {order!r}, but must be one of {ORDERS}")
-    n = len(x)
-    rows = np.arange(n) if order == "in-order" else stream(seed, "split", id).permutation(n)
-    held = max(round(0.1 * n), 1 if n >= 3 else 0)
-    train, valid, test = np.split(rows, [n - 2 * held, n - held])
-    return Client(id, (x[train], y[train]), (x[valid], y[valid]), (x[test], y[test]))
+__all__ = [
+    # clients
+    "Clients", "split", "check", "labels", "ORDERS",
+    # from what you have
+    "from_arrays", "from_rows", "from_npz", "from_examples", "from_torch", "from_partitions", "from_leaf",
+    # who holds what
+    "iid", "by_label", "by_size", "dirichlet",
+]  # fmt: skip

@@ -1,0 +1,81 @@
+"""What is inside a zip or tar archive, read without unpacking it, and only if nothing about it is suspect.
+
+Nothing is written, so nothing can be written elsewhere. An archive with a path that leaves its folder, a link, a
+device, an encrypted member or an absurd size is refused all the same: it is not what its publisher made.
+"""
+
+from __future__ import annotations
+
+import lzma
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+
+from fedtuner.errors import DataError
+
+Wanted = Callable[[str], bool]
+
+
+def members(path: Path, wanted: Wanted, most: int = 8 << 30) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the content of each wanted file of an archive that holds ``most`` bytes at the most."""
+    try:
+        if zipfile.is_zipfile(path):
+            yield from _zip_members(path, wanted, most)
+        else:
+            yield from _tar_members(path, wanted, most)
+    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, NotImplementedError) as error:
+        raise DataError(f"{path} is damaged, or no archive ({error}): delete it and run the command again") from error
+    except OSError as error:  # gzip's complaints are OSErrors, too
+        raise DataError(f"cannot read {path}: {error}") from error
+
+
+def _zip_members(path: Path, wanted: Wanted, most: int) -> Iterator[tuple[str, bytes]]:
+    with zipfile.ZipFile(path) as archive:
+        total = 0
+        for info in archive.infolist():  # all are looked at before the first is read
+            _check_name(path, info.filename)
+            if stat.S_ISLNK(info.external_attr >> 16):
+                raise _refused(path, f"{info.filename!r} is a link")
+            if info.flag_bits & 1:
+                raise _refused(path, f"{info.filename!r} is encrypted")
+            total += info.file_size
+            if total > most:
+                raise _refused(path, f"it unpacks to more than {most:,} bytes")
+        for info in archive.infolist():
+            if not info.is_dir() and wanted(info.filename):
+                yield info.filename, archive.read(info)
+
+
+def _tar_members(path: Path, wanted: Wanted, most: int) -> Iterator[tuple[str, bytes]]:
+    total = 0
+    with tarfile.open(path) as archive:
+        for info in archive:
+            _check_name(path, info.name)
+            if not (info.isreg() or info.isdir()) or info.issparse():
+                raise _refused(path, f"{info.name!r} is a link or a device")
+            total += info.size
+            if total > most:
+                raise _refused(path, f"it unpacks to more than {most:,} bytes")
+            if info.isreg() and wanted(info.name):
+                source = archive.extractfile(info)
+                content = source.read() if source else b""
+                if len(content) != info.size:
+                    raise tarfile.ReadError(f"{info.name} ends early")
+                yield info.name, content
+        while archive.fileobj and (rest := archive.fileobj.read(1 << 20)):  # gzip's checksum stands at the very end
+            total += len(rest)
+            if total > most:
+                raise _refused(path, f"it unpacks to more than {most:,} bytes")
+
+
+def _check_name(path: Path, name: str) -> None:
+    parts = PurePosixPath(name).parts
+    if name.startswith("/") or "\\" in name or ".." in parts or name[1:2] == ":" or "\0" in name:
+        raise _refused(path, f"{name!r} leads out of the folder")
+
+
+def _refused(path: Path, why: str) -> DataError:
+    return DataError(f"{path} is refused: {why}; it is not the archive that was published")

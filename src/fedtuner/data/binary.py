@@ -1,0 +1,145 @@
+"""The converted form of a data set: one file with the examples of all clients, memory-mapped when it is read.
+
+It is a safetensors file, so that other tools can read it: ``x`` and ``y`` (clients one after the other), ``ends`` (the
+row after each client's last) and ``ids`` (a JSON list, as bytes). It is written as the examples come, in the memory of
+one client, and appears under its name only when it is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from fedtuner.data import checks
+from fedtuner.data.lazy import Array, Table
+from fedtuner.data.partition import Id
+from fedtuner.errors import SpecError
+
+Examples = Iterable[tuple[Id, Array, Array]]  # a client's id, x and y
+
+_START = 1024  # where the arrays start: the header fills what is before
+_TYPES = {"U8": "|u1", "I16": "<i2", "I32": "<i4", "I64": "<i8", "F32": "<f4"}
+
+
+class File(Table):
+    """A converted data set; ``owners`` are its clients and their rows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+                meta = header.pop("__metadata__")
+                x, y, ends, ids = (_part(path, header[name]) for name in ("x", "y", "ends", "ids"))
+            self.owners = _owners(json.loads(bytes(ids)), np.array(ends))
+        except (OSError, KeyError, ValueError) as error:
+            raise SpecError(f"{path} is no converted data set ({error}): delete it and convert again") from error
+        self.made_from: str = meta["made_from"]
+        super().__init__(x, np.array(y), meta["fingerprint"])  # y is small: in memory it needs no page of its own
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return File, (self.path,)  # a worker maps the file again: a pickled map would be a copy of it
+
+
+def convert(examples: Examples, path: Path, made_from: str = "", classes: int | None = None) -> File:
+    """Write the examples of all clients to a file and open it; ``made_from`` names what they were made from."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")  # two processes may convert at once
+    try:
+        with aside.open("wb") as file:
+            _write(file, examples, made_from, classes)
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+    return File(path)
+
+
+def _write(file: BinaryIO, examples: Examples, made_from: str, classes: int | None) -> None:
+    file.seek(_START)
+    digest, ids, labels = hashlib.blake2b(digest_size=12), checks.Ids(), []
+    names: list[Id] = []
+    ends: list[int] = []
+    first: Array | None = None
+    for id, x, y in examples:
+        x, y = _stored(np.asarray(x)), _stored(np.asarray(y))
+        ids.add(id)
+        names.append(id)
+        ends.append(len(x) + (ends[-1] if ends else 0))
+        if not len(x):
+            continue
+        first = x if first is None else first
+        checks.examples(f"client {id!r}", x, y, first.shape[1:], classes)
+        if x.dtype != first.dtype:
+            raise SpecError(f"client {id!r}: x is of type {x.dtype}, but that of the others is {first.dtype}")
+        file.write(x.data)
+        digest.update(x.data)
+        labels.append(y)
+    if first is None:
+        raise SpecError("there are no clients with examples to convert")
+    header = {"x": _entry((ends[-1], *first.shape[1:]), first.dtype, 0)}
+    parts = {
+        "y": _stored(np.concatenate(labels)),
+        "ends": np.array(ends, np.int64),
+        "ids": np.frombuffer(json.dumps(names).encode(), np.uint8),
+    }
+    end = header["x"]["data_offsets"][1]
+    for name, part in parts.items():
+        header[name] = _entry(part.shape, part.dtype, end)
+        end = header[name]["data_offsets"][1]
+        file.write(part.data)
+        digest.update(part.data)
+    header["__metadata__"] = {"fingerprint": digest.hexdigest(), "made_from": made_from}
+    file.seek(0)
+    file.write((_START - 8).to_bytes(8, "little") + json.dumps(header).encode().ljust(_START - 8))
+
+
+def _entry(shape: tuple[int, ...], dtype: np.dtype[Any], start: int) -> dict[str, Any]:
+    """Return what the header says of an array."""
+    code = next(code for code, kind in _TYPES.items() if np.dtype(kind) == dtype)
+    return {"dtype": code, "shape": list(shape), "data_offsets": [start, start + math.prod(shape) * dtype.itemsize]}
+
+
+def _stored(part: Array) -> Array:
+    """Return an array in one of the types that files have."""
+    if part.dtype.kind == "b":
+        part = part.astype(np.uint8)
+    elif part.dtype.kind == "f":
+        part = part.astype("<f4")
+    elif part.dtype.kind in "iu" and part.dtype.str not in _TYPES.values():
+        part = part.astype("<i8")
+    return np.ascontiguousarray(part)
+
+
+def _part(path: Path, entry: dict[str, Any]) -> Array:
+    start, end = entry["data_offsets"]
+    kind, shape = np.dtype(_TYPES[entry["dtype"]]), tuple(entry["shape"])
+    if start == end:
+        return np.zeros(shape, kind)
+    return np.memmap(path, kind, "r", _START + start, shape)
+
+
+def _owners(ids: list[Id], ends: Array) -> list[tuple[Id, range]]:
+    starts = [0, *ends[:-1]]
+    return [(id, range(int(a), int(b))) for id, a, b in zip(ids, starts, ends, strict=True)]
+
+
+def stamp(files: Iterable[Path]) -> str:
+    """Return what tells whether files have changed: a hash of their names, sizes and times."""
+    told = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return hashlib.blake2b(repr(sorted(told)).encode(), digest_size=12).hexdigest()
+
+
+def cached(path: Path, made_from: str, examples: Iterator[tuple[Id, Array, Array]], classes: int | None = None) -> File:
+    """Return the converted file; converts only where there is none yet of this ``made_from``."""
+    if path.exists():
+        file = File(path)
+        if file.made_from == made_from:
+            return file
+    return convert(examples, path, made_from, classes)

@@ -1,0 +1,78 @@
+"""What may be wrong with a client's data, said with the client's name before any training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from fedtuner.errors import SpecError
+from fedtuner.federation import SPLITS, Client, Lazy
+
+Shape = tuple[int, ...]
+
+
+def check(clients: Iterable[Client], shape: Shape | None = None, classes: int | None = None) -> None:
+    """Raise an error that names the first client with a duplicate id, an empty split or bad examples.
+
+    ``shape`` is that of one example, by default as the first client has it; labels must be in 0..``classes``-1. Every
+    split is read, also those that are loaded when visited. A split that is None is one that the client does not have.
+    """
+    ids = Ids()
+    for client in clients:
+        ids.add(client.id)
+        for split in SPLITS:
+            given = getattr(client, split)
+            if given is None:
+                continue
+            what = f"client {client.id!r}, {split} data"
+            x, y = _arrays(given.load() if isinstance(given, Lazy) else given, what)
+            if not len(x):
+                raise SpecError(f"{what}: no examples; leave the client out, or give None if it has no such data")
+            shape = shape or x.shape[1:]
+            examples(what, x, y, shape, classes)
+
+
+class Ids:
+    """The clients so far: none may come twice."""
+
+    def __init__(self) -> None:
+        self._seen: set[str | int] = set()
+
+    def add(self, id: str | int, where: str = "") -> None:
+        """Take the next id."""
+        if id in self._seen:
+            raise SpecError(f"two clients have the id {id!r}{where}: ids must differ")
+        self._seen.add(id)
+
+
+def examples(what: str, x: Any, y: Any, shape: Shape | None = None, classes: int | None = None) -> None:
+    """Raise an error that starts with ``what`` unless x and y are as many examples of that shape, of finite numbers."""
+    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
+        raise SpecError(f"{what}: x has shape {x.shape} and y {y.shape}, but both need one row per example")
+    if shape is not None and len(x) and x.shape[1:] != tuple(shape):
+        raise SpecError(f"{what}: examples have shape {x.shape[1:]}, but must have {tuple(shape)} as the others")
+    for name, part in (("x", x), ("y", y)):
+        if part.dtype.kind not in "biuf":
+            raise SpecError(f"{what}: {name} is of type {part.dtype}, but must be numbers")
+        if part.dtype.kind == "f" and not np.isfinite(part).all():
+            row = int(np.flatnonzero(~np.isfinite(part).reshape(len(part), -1).all(axis=1))[0])
+            raise SpecError(f"{what}: {name} of example {row} has values that are NaN or infinite")
+    if classes is not None and y.size:
+        if y.dtype.kind not in "biu":
+            raise SpecError(f"{what}: labels are of type {y.dtype}, but must be whole numbers")
+        wrong = np.flatnonzero((y.reshape(len(y), -1) < 0).any(axis=1) | (y.reshape(len(y), -1) >= classes).any(axis=1))
+        if wrong.size:
+            row = int(wrong[0])
+            raise SpecError(f"{what}: the label of example {row} is {y[row]}, but must be in 0..{classes - 1}")
+
+
+def _arrays(split: Any, what: str) -> tuple[Any, Any]:
+    if isinstance(split, (tuple, list)) and len(split) == 2 and all(hasattr(part, "shape") for part in split):
+        return np.asarray(split[0]), np.asarray(split[1])
+    try:
+        pairs = [split[i] for i in range(len(split))]
+        return np.stack([np.asarray(x) for x, _ in pairs]) if pairs else np.zeros(0), np.array([y for _, y in pairs])
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"{what}: not a pair (x, y) of arrays, nor (x, y) examples of one shape: {error}") from error

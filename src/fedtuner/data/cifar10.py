@@ -1,0 +1,150 @@
+"""CIFAR-10 dealt out to devices: it has no clients of its own, and the paper deals it out i.i.d.
+
+Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009. Read from the author's Python batches, or
+from ``cifar10_20k.npz``, a balanced third of it. The paper holds 10,000 of the 50,000 training images out to validate
+with; 500 devices then have 80 images to train on, 20 to validate with and 20 to test on. Of a smaller set, the same
+fifth of its training images is held out, for as many devices as have 80 images to train on: 160 for 16,000 + 4,000.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from fedtuner.data import checks, places
+from fedtuner.data.lazy import Array
+from fedtuner.data.partition import Clients, dirichlet, iid
+from fedtuner.errors import SpecError
+from fedtuner.federation import SPLITS, Client, Simulation
+from fedtuner.rng import stream
+
+PER_DEVICE = 80  # images to train on: 40,000 of them for 500 devices
+
+
+def clients(
+    devices: int | None = None,
+    alpha: float | None = None,
+    seed: int = 0,
+    limit: int | None = None,
+    folder: Path | None = None,
+) -> Clients:
+    """Return the devices, each with its part of the images to train on, to validate with and to test on.
+
+    By default images are dealt out i.i.d.; with ``alpha`` the labels of a device are as Dirichlet(alpha) draws them,
+    with the same shares in all three splits. ``limit`` keeps the first devices only. x are bytes of shape (3, 32, 32).
+    """
+    x, y, tested = read(folder or places.find("cifar10"))
+    train = np.flatnonzero(~tested)
+    shuffled = stream(seed, "cifar10 validation").permutation(train)
+    held = len(train) // 5
+    pools = {"train": shuffled[held:], "valid": shuffled[:held], "test": np.flatnonzero(tested)}
+    devices = devices or max(1, round(len(pools["train"]) / PER_DEVICE))
+    parts = {}
+    for split in SPLITS:
+        rows = pools[split]
+        dealt = iid(len(rows), devices, seed) if alpha is None else dirichlet(y[rows], devices, alpha, seed)
+        parts[split] = [rows[part] for part in dealt]
+    made = Clients()
+    for i in range(devices if limit is None else min(limit, devices)):
+        id = f"device{i:03d}"
+        if all(len(parts[split][i]) for split in SPLITS):
+            made.append(Client(id, *(_channels_first(x, y, parts[split][i]) for split in SPLITS)))
+        else:
+            made.left_out.append(id)
+    return made
+
+
+def _channels_first(x: Array, y: Array, rows: Array) -> tuple[Array, Array]:
+    return np.ascontiguousarray(x[rows].transpose(0, 3, 1, 2)), y[rows]  # as PyTorch has images
+
+
+def read(folder: Path) -> tuple[Array, Array, Array]:
+    """Return images (n, 32, 32, 3), labels, and whether each is of the test part."""
+    for batches in (folder / "cifar-10-batches-py", folder):
+        if (batches / "data_batch_1").exists():
+            return _batches(batches)
+    path = folder / "cifar10_20k.npz"
+    if not path.exists():
+        raise SpecError(places.absent("cifar10"))
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            x = np.concatenate([file["x_train"], file["x_test"]])
+            y = np.concatenate([file["y_train"], file["y_test"]])
+            tested = np.arange(len(x)) >= len(file["x_train"])
+    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise SpecError(f"{path} cannot be read: {error}") from error
+    checks.examples(str(path), x, y, (32, 32, 3), 10)
+    return x, y, tested
+
+
+def _batches(folder: Path) -> tuple[Array, Array, Array]:
+    names = [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]
+    missing = [name for name in names if not (folder / name).exists()]
+    if missing:
+        raise SpecError(f"{folder} has no {', '.join(missing)}: CIFAR-10 is the five data batches and the test batch")
+    images, labels, sizes = [], [], []
+    for name in names:
+        x, y = _batch(folder / name)
+        images.append(x)
+        labels.append(y)
+        sizes.append(len(x))
+    x, y = np.concatenate(images), np.concatenate(labels)
+    return x, y, np.arange(len(x)) >= sum(sizes[:5])
+
+
+def _batch(path: Path) -> tuple[Array, Array]:
+    try:
+        with path.open("rb") as file:
+            batch = _Arrays(file).load()
+        rows, y = np.asarray(batch[b"data"]), np.asarray(batch[b"labels"], np.uint8)
+        x = np.ascontiguousarray(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+    except Exception as error:  # a damaged pickle may raise anything
+        raise SpecError(f"{path} cannot be read as a batch of CIFAR-10: {type(error).__name__}: {error}") from error
+    checks.examples(str(path), x, y, (32, 32, 3), 10)
+    return x, y
+
+
+class _Arrays(pickle.Unpickler):
+    """Reads pickles of arrays and nothing else: a pickle may otherwise run any code."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__(file, encoding="bytes")
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ALLOWED:
+            raise SpecError(f"it names {module}.{name}, which is no array")
+        return _ALLOWED[module, name]
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    return text.encode(encoding)
+
+
+_ALLOWED: dict[tuple[str, str], Any] = {
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("numpy.core.multiarray", "_reconstruct"): np.zeros(0).__reduce__()[0],
+    ("numpy._core.multiarray", "_reconstruct"): np.zeros(0).__reduce__()[0],
+    ("_codecs", "encode"): _encode,
+}
+
+
+def problem() -> Simulation:
+    """Return the devices with the network of McMahan et al. 2017 and its random crops."""
+    from fedtuner.models import cifar_cnn
+    from fedtuner.pytorch import Task
+
+    return Simulation(Task(cifar_cnn), clients(), "cifar10")
+
+
+def problem_small() -> Simulation:
+    """Return a hundred of the devices with a small network."""
+    from fedtuner.models import small_cnn
+    from fedtuner.pytorch import Task
+
+    return Simulation(Task(partial(small_cnn, 3, 10, 32)), clients(limit=100), "cifar10-small")

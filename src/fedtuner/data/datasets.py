@@ -1,0 +1,95 @@
+"""Clients from other libraries' data sets: PyTorch's, Hugging Face's, and the partitions of flwr-datasets.
+
+None of them is imported: whatever has their few methods will do. ``order``, ``seed``, ``classes`` and ``cache`` are
+those of ``arrays``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedtuner.data.arrays import from_examples
+from fedtuner.data.lazy import Array
+from fedtuner.data.partition import Clients, Id
+from fedtuner.errors import SpecError, suggest
+
+
+def from_torch(
+    dataset: Any,
+    client: Callable[[int], Id],
+    order: str = "shuffled",
+    seed: int = 0,
+    classes: int | None = None,
+    cache: Path | str | None = None,
+) -> Clients:
+    """Return the clients of a ``torch.utils.data.Dataset`` of (x, y); ``client(i)`` says whose example i is."""
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise SpecError(f"{type(dataset).__name__} has no length or no index: a stream cannot be split")
+    return from_examples(_of_dataset(dataset, client), order, seed, classes, cache)
+
+
+def from_partitions(
+    partitions: Any,
+    x: str = "image",
+    y: str = "label",
+    order: str = "shuffled",
+    seed: int = 0,
+    classes: int | None = None,
+    cache: Path | str | None = None,
+) -> Clients:
+    """Return a client for each partition: a Hugging Face ``Dataset`` with the columns x and y.
+
+    ``partitions`` is a mapping from client id to data set, a list of them, or a flwr-datasets ``Partitioner`` or
+    ``FederatedDataset`` (its training split). Partitions are loaded one after the other.
+    """
+    examples = ((id, _column(data, x, id), _column(data, y, id)) for id, data in _partitions(partitions))
+    return from_examples(examples, order, seed, classes, cache)
+
+
+def _of_dataset(dataset: Any, client: Callable[[int], Id]) -> Iterator[tuple[Id, Array, Array]]:
+    held: dict[Id, list[int]] = {}
+    for i in range(len(dataset)):
+        held.setdefault(client(i), []).append(i)
+    for id, rows in held.items():
+        pairs = [dataset[i] for i in rows]
+        try:
+            yield id, _stack([x for x, _ in pairs]), _stack([y for _, y in pairs])
+        except (TypeError, ValueError) as error:
+            raise SpecError(f"client {id!r}: examples must be (x, y) of one shape: {error}") from error
+
+
+def _partitions(given: Any) -> Iterator[tuple[Id, Any]]:
+    if isinstance(given, Mapping):
+        yield from given.items()
+        return
+    if hasattr(given, "partitioners"):  # flwr_datasets.FederatedDataset
+        given.load_partition(0)  # its partitioners know how many there are only once the data is loaded
+        name = "train" if "train" in given.partitioners else next(iter(given.partitioners))
+        given = given.partitioners[name]
+    if hasattr(given, "load_partition"):
+        for i in range(given.num_partitions):
+            yield i, given.load_partition(i)
+        return
+    yield from enumerate(given)
+
+
+def _column(data: Any, name: str, id: Id) -> Array:
+    names = list(getattr(data, "column_names", ()) or data)
+    if name not in names:
+        raise SpecError(f"client {id!r}: no column {name!r} in its partition{suggest(name, names)}")
+    if hasattr(data, "with_format"):
+        data = data.with_format("numpy")
+    try:
+        return _stack(data[name][:])
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"client {id!r}: column {name!r} is not of one shape: {error}") from error
+
+
+def _stack(values: Any) -> Array:
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        return values
+    return np.stack([np.asarray(value) for value in values])

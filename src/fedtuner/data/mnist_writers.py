@@ -1,0 +1,67 @@
+"""MNIST's 70,000 digits by the person who wrote them: 836 writers, joined to MNIST by QMNIST's records.
+
+LeCun, Cortes and Burges, MNIST; Yadav and Bottou, "Cold Case: The Lost MNIST Digits", NeurIPS 2019. The shift between
+clients is one of style, hardly of labels.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from fedtuner.data import places
+from fedtuner.data.arrays import from_examples
+from fedtuner.data.partition import Clients, subset
+from fedtuner.errors import SpecError
+from fedtuner.federation import Simulation
+
+PARTS = ("both", "train", "test")
+
+
+def clients(
+    part: str = "both",
+    order: str = "shuffled",
+    seed: int = 0,
+    limit: int | None = None,
+    folder: Path | None = None,
+) -> Clients:
+    """Return the writers of MNIST's training part (539), of its test part (297; no writer is in both), or all.
+
+    ``limit`` of them are drawn at random. x are bytes of shape (28, 28), y the digit.
+    """
+    if part not in PARTS:
+        raise SpecError(f"part = {part!r}, but must be one of {PARTS}")
+    path = (folder or places.find("mnist_by_writer")) / "mnist_by_writer.npz"
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            images, labels, writers, tested = (file[k] for k in ("images", "labels", "writers", "mnist_test"))
+    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise SpecError(f"{path} cannot be read: {error}; {places.absent('mnist_by_writer')}") from error
+    # The rows are sorted by (part, writer), so each writer is one slice.
+    starts = np.flatnonzero(np.r_[True, np.diff(writers.astype(np.int64)) != 0])
+    slices = [slice(a, b) for a, b in zip(starts, [*starts[1:], len(writers)], strict=True)]
+    if part != "both":
+        slices = [s for s in slices if tested[s.start] == (part == "test")]
+    owners = ((f"writer{writers[s.start]:04d}", images[s], labels[s]) for s in subset(slices, limit, seed))
+    return from_examples(owners, order, seed, classes=10)
+
+
+def problem() -> Simulation:
+    """Return all writers with a small convolutional network."""
+    return _problem("mnist-writers", None)
+
+
+def problem_small() -> Simulation:
+    """Return a hundred of the writers of the training part."""
+    return _problem("mnist-writers-small", 100)
+
+
+def _problem(name: str, limit: int | None) -> Simulation:
+    from fedtuner.models import small_cnn
+    from fedtuner.pytorch import Task
+
+    chosen = clients("both" if limit is None else "train", limit=limit)
+    return Simulation(Task(partial(small_cnn, 1, 10, 28)), chosen, name)

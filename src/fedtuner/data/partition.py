@@ -1,0 +1,128 @@
+"""Who holds which examples: each client's own three splits, and devices for data that has no clients of its own.
+
+Everything is in rows: arrays of indices into the examples. A device may get fewer than three, which is too few to
+split: whoever makes clients leaves such out and counts them (see ``Clients``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedtuner.errors import SpecError, suggest
+from fedtuner.federation import Client
+from fedtuner.rng import stream
+
+Id = str | int
+Rows = NDArray[np.int64]
+Item = TypeVar("Item")
+
+ORDERS = ("shuffled", "in-order")
+SMALLEST = 3  # examples that a client needs: one for each split
+
+
+class Clients(list[Client]):
+    """Clients, and in ``left_out`` the ids of those that have too few examples to be split in three."""
+
+    def __init__(self, clients: Iterable[Client] = (), left_out: Iterable[Id] = ()) -> None:
+        super().__init__(clients)
+        self.left_out = list(left_out)
+
+
+def three(n: int, id: Id, order: str = "shuffled", seed: int = 0) -> tuple[Rows, Rows, Rows]:
+    """Return the rows of a client's n examples to train on (80 %), to validate with (10 %) and to test on (10 %).
+
+    ``shuffled`` makes the three alike (the paper's i.i.d. within a client); ``in-order`` keeps the order of the data,
+    so that the client is tested on what came last. Validation and test have at least one example where there are three.
+    """
+    if order not in ORDERS:
+        raise SpecError(f"order = {order!r}, but must be one of {ORDERS}{suggest(order, ORDERS)}")
+    rows = np.arange(n) if order == "in-order" else stream(seed, "split", id).permutation(n)
+    held = max(round(0.1 * n), 1 if n >= SMALLEST else 0)
+    train, valid, test = np.split(rows, [n - 2 * held, n - held])
+    return train, valid, test
+
+
+def split(id: Id, x: Any, y: Any, order: str = "shuffled", seed: int = 0) -> Client:
+    """Return a client with its examples split 80/10/10, as in the paper: see ``three``."""
+    return Client(id, *((x[rows], y[rows]) for rows in three(len(x), id, order, seed)))
+
+
+def subset(items: Sequence[Item], limit: int | None, seed: int = 0) -> list[Item]:
+    """Return ``limit`` of the items, drawn at random but in their order; all of them if None or too many."""
+    if limit is None or limit >= len(items):
+        return list(items)
+    if limit < 1:
+        raise SpecError(f"limit = {limit}, but must be >= 1")
+    return [items[i] for i in np.sort(stream(seed, "subset").permutation(len(items))[:limit])]
+
+
+def iid(n: int, devices: int, seed: int = 0) -> list[Rows]:
+    """Deal n examples out at random, as evenly as can be."""
+    _check(n, devices)
+    return np.array_split(stream(seed, "iid").permutation(n), devices)
+
+
+def by_label(labels: ArrayLike, devices: int, shards: int = 2, seed: int = 0) -> list[Rows]:
+    """Sort by label, cut into ``devices * shards`` shards, deal ``shards`` to each: few labels per device.
+
+    McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
+    """
+    y = _labels(labels)
+    _check(len(y), devices * shards if shards >= 1 else 0, "devices * shards")
+    rng = stream(seed, "by label")
+    shuffled = rng.permutation(len(y))
+    pieces = np.array_split(shuffled[np.argsort(y[shuffled], kind="stable")], devices * shards)
+    dealt = rng.permutation(devices * shards).reshape(devices, shards)
+    return [np.concatenate([pieces[i] for i in hand]) for hand in dealt]
+
+
+def dirichlet(labels: ArrayLike, devices: int, alpha: float, seed: int = 0) -> list[Rows]:
+    """Give each device a share of every label drawn from Dirichlet(alpha): large is even, small is lopsided.
+
+    Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural Networks", ICML 2019. Sizes differ, too.
+    """
+    y = _labels(labels)
+    _check(len(y), devices)
+    _positive(alpha)
+    rng = stream(seed, "dirichlet")
+    held: list[list[Rows]] = [[] for _ in range(devices)]
+    known = np.unique(y)
+    shares = rng.dirichlet(np.full(devices, alpha), len(known))  # drawn first: the same for any number of examples
+    for label, share in zip(known, shares, strict=True):
+        rows = rng.permutation(np.flatnonzero(y == label))
+        for device, part in zip(held, _cut(rows, share), strict=True):
+            device.append(part)
+    return [np.concatenate(parts) for parts in held]
+
+
+def by_size(n: int, devices: int, alpha: float, seed: int = 0) -> list[Rows]:
+    """Give each device a share of the examples drawn from Dirichlet(alpha): alike in labels, unlike in size."""
+    _check(n, devices)
+    _positive(alpha)
+    rng = stream(seed, "by size")
+    return _cut(rng.permutation(n), rng.dirichlet(np.full(devices, alpha)))
+
+
+def _cut(rows: Rows, shares: NDArray[np.float64]) -> list[Rows]:
+    return np.split(rows, np.round(np.cumsum(shares)[:-1] * len(rows)).astype(np.int64))
+
+
+def _labels(labels: ArrayLike) -> NDArray[Any]:
+    y = np.asarray(labels)
+    if y.ndim != 1:
+        raise SpecError(f"labels have shape {y.shape}, but must be one per example")
+    return y
+
+
+def _check(n: int, parts: int, name: str = "devices") -> None:
+    if not 1 <= parts <= n:
+        raise SpecError(f"{name} = {parts}, but must be in 1..{n}, the number of examples")
+
+
+def _positive(alpha: float) -> None:
+    if not 0 < alpha < float("inf"):
+        raise SpecError(f"alpha = {alpha}, but must be > 0")

@@ -1,0 +1,92 @@
+"""Where data sets live: one folder per set, looked for in a few places.
+
+1. the folder that the environment variable FEDTUNER_DATA names;
+2. fedtuner's folder in the user's cache: ``$XDG_CACHE_HOME/fedtuner``, else ``~/.cache/fedtuner``;
+3. a folder ``shared/data`` in the current folder or in one above it.
+
+The first that has the set's files wins. What is downloaded or converted goes to ``home()``: the first of 1 and 2.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedtuner.errors import SpecError, suggest
+
+
+@dataclass(frozen=True)
+class Needed:
+    """The files of a set: any one of the patterns is enough."""
+
+    about: str
+    files: tuple[str, ...]  # glob patterns within the set's folder, each with the files that it stands for
+    get: bool  # whether ``fedtuner data get`` can fetch it
+
+
+SETS = {
+    "mnist_by_writer": Needed("MNIST joined to QMNIST's writer ids", ("mnist_by_writer.npz",), get=False),
+    "shakespeare": Needed(
+        "Shakespeare's plays by speaking role",
+        ("roles.jsonl.xz", "shakespeare.safetensors", "all_data/*.json", "*.json"),
+        get=True,
+    ),
+    "femnist": Needed(
+        "LEAF's FEMNIST", ("femnist.safetensors", "all_data/*.json", "*.json"), get=True
+    ),
+    "cifar10": Needed(
+        "CIFAR-10", ("cifar-10-batches-py/data_batch_1", "data_batch_1", "cifar10_20k.npz"), get=True
+    ),
+}  # fmt: skip
+
+
+def home() -> Path:
+    """Return the folder that downloads and conversions go to; it need not exist yet."""
+    named = os.environ.get("FEDTUNER_DATA")
+    return Path(named).expanduser() if named else _cache()
+
+
+def folders() -> Iterator[Path]:
+    """Yield the folders that hold sets, those to look into first coming first."""
+    yield home()
+    yield _cache()
+    here = Path.cwd()
+    for above in (here, *here.parents):
+        yield above / "shared" / "data"
+
+
+def holds(folder: Path, name: str) -> bool:
+    """Return whether a folder has the files of a set."""
+    return any(next(folder.glob(pattern), None) is not None for pattern in _needed(name).files)
+
+
+def find(name: str) -> Path:
+    """Return the folder of a set; if it is nowhere, say what to get and how."""
+    for parent in folders():
+        if holds(parent / name, name):
+            return parent / name
+    raise SpecError(absent(name))
+
+
+def absent(name: str) -> str:
+    """Return what to say where a set is missing: what it is, the command that gets it, the files to place by hand."""
+    needed = _needed(name)
+    by_hand = f"place {' or '.join(needed.files)} in {home() / name}"
+    how = f"run 'fedtuner data get {name}', or {by_hand}" if needed.get else by_hand
+    return (
+        f"the data set {name!r} ({needed.about}) is not here: {how}; another folder than {home()} can be named by the "
+        "environment variable FEDTUNER_DATA"
+    )
+
+
+def _cache() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "fedtuner"
+
+
+def _needed(name: str) -> Needed:
+    if name not in SETS:
+        raise SpecError(f"no data set {name!r}{suggest(name, list(SETS))}")
+    return SETS[name]

@@ -1,0 +1,85 @@
+"""Where the data sets come from, and how they get here.
+
+Checksums, as far as they are published: NIST gives MD5 sums beside its archives; the CIFAR-10 page gives an MD5 sum,
+and Keras the SHA-256 of the same file; Project Gutenberg gives none, so there the zip archive's own CRC-32 must do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedtuner.data import convert, places
+from fedtuner.data.download import File, Tell, fetch, quiet
+from fedtuner.errors import DataError, SpecError, suggest
+
+
+@dataclass(frozen=True)
+class Source:
+    """A set's files at their homes, and what makes our form of them."""
+
+    files: tuple[File, ...]
+    convert: Callable[[Sequence[Path], Path, Tell], None]
+    needs: str
+
+
+SOURCES = {
+    "femnist": Source(
+        (
+            File("https://s3.amazonaws.com/nist-srd/SD19/by_class.zip", md5="79572b1694a8506f2b722c7be54130c4"),
+            File("https://s3.amazonaws.com/nist-srd/SD19/by_write.zip", md5="a29f21babf83db0bb28a2f77b2b456cb"),
+        ),
+        convert.femnist,
+        "a download of 1.6 GB, 2.5 GB of disk, 2 GB of memory, a quarter of an hour, and Pillow (fedtuner[data])",
+    ),
+    "shakespeare": Source(
+        (File("https://www.gutenberg.org/files/100/old/old/1994-01-100.zip", most=1 << 25),),
+        convert.shakespeare,
+        "a download of 2 MB",
+    ),
+    "cifar10": Source(
+        (
+            File(
+                "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+                size=170_498_071,
+                md5="c58f30108f718f92721af3b95e74349a",
+                sha256="6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+            ),
+        ),
+        convert.cifar10,
+        "a download of 170 MB",
+    ),
+}
+
+
+def downloads(name: str) -> Path:
+    """Return the folder that a set's archives are downloaded to, or placed in by hand."""
+    return places.home() / "downloads" / name
+
+
+def get(name: str, tell: Tell = quiet, tries: int = 5, pause: float = 1.0) -> Path:
+    """Return the folder of a set: downloaded, checked and converted, unless it is already there."""
+    source, to = named(name), places.home() / name
+    if places.holds(to, name):
+        return to
+    try:
+        archives = [fetch(file, downloads(name), tell, tries, pause) for file in source.files]
+    except DataError as error:
+        by_hand = "\n  ".join(str(file) for file in source.files)
+        how = f"Without a network, place these files in {downloads(name)} and run the command again:\n  {by_hand}"
+        raise DataError(f"{error}\n{how}") from error
+    try:
+        source.convert(archives, to, tell)
+    except OSError as error:
+        raise DataError(f"cannot write to {to}: {error.strerror}") from error
+    return to
+
+
+def named(name: str) -> Source:
+    """Return the source of a set."""
+    if name in SOURCES:
+        return SOURCES[name]
+    if name in places.SETS:
+        raise SpecError(places.absent(name))
+    raise SpecError(f"no data set {name!r} to get{suggest(name, list(SOURCES))}")
