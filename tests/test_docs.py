@@ -61,7 +61,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 def test_there_is_something_to_check() -> None:
     assert len(PAGES) >= 3
     assert blocks(ROOT / "README.md", "python")
-    assert {command.split()[1] for command in commands()} == {"run", "show", "list", "export", "init"}
+    assert {command.split()[1] for command in commands()} == {"run", "show", "list", "export", "init", "data"}
 
 
 @pytest.mark.parametrize("shown", code())

@@ -171,7 +171,7 @@ def throughput(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     for name in WORKLOADS:
         if arguments.workloads and name.split()[0] not in arguments.workloads:
             continue
-        ceiling = [limit(name, arguments.seconds)]
+        ceiling, rows = limit(name, arguments.seconds), []
         for batch in arguments.batches:
             sides: dict[str, list[float]] = {}
             for _ in range(arguments.repeats):  # interleaved
@@ -183,10 +183,10 @@ def throughput(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                     sides.setdefault("batched", []).append(
                         isolated_ours(name, batch, arguments.seconds, "batched", cores())
                     )
-            ceiling.append(limit(name, arguments.seconds))
-            row = {"workload": name, "batch": batch} | {side: statistics.median(v) for side, v in sides.items()}
-            row["limit"] = max(ceiling)
-            found.append(row)
+            rows.append({"workload": name, "batch": batch} | {side: statistics.median(v) for side, v in sides.items()})
+        ceiling = max(ceiling, limit(name, arguments.seconds))
+        found += [row | {"limit": ceiling} for row in rows]
+        for row in found[-len(rows) :]:
             print(throughput_row(row), flush=True)
     return found
 
