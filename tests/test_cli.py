@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import toys
-from fedtuner import __version__, cli, spec, store, study
+from fedtuner import __version__, cli, methods, spec, store, study
 
 # Other tests may have left threads of libraries in this process; the workers do not use them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -353,6 +353,26 @@ def test_digits_are_the_same_for_one_and_two_workers(digits):
     one, two = toys.files(digits / "s1"), toys.files(digits / "s2")
     assert {"result.json", "evaluations.json", "journal.jsonl"} <= set(one)
     assert two == one
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", methods.ALL)
+def test_every_method_tunes_the_digits_with_fedex(here, fedtuner, method):
+    settings = (
+        f"method={method}",
+        "schedule.kind=random_search",
+        "schedule.budget=6",
+        "schedule.longest=3",
+        "fedex.k=5",
+    )
+    chosen = [part for setting in settings for part in ("--set", setting)]
+    code, out, error = fedtuner("run", "digits", *chosen, "--store", "m", "--workers", "2", "--json", "--quiet")
+    assert code == 0, error
+    told = strict(out)
+    assert told["spec"]["method"] == method
+    assert told["rounds_used"] == 6
+    assert len(told["result"]["theta"]) == 5
+    assert 0 <= told["evaluations"]["tuned"]["test mode error"]["personalized"] <= 1
 
 
 @pytest.mark.slow
