@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import toys
-from fedtuner import __version__, cli, methods, spec, store, study
+from fedtuner import __version__, cli, methods, report, spec, store, study
 
 # Other tests may have left threads of libraries in this process; the workers do not use them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -510,3 +510,18 @@ def test_a_problem_beside_the_study(here):
     with start(here, "--set", "problem=mine:problem", "--quiet", "--workers", "2") as process:
         said = process.stderr.read()
     assert (process.returncode, said) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [
+        ({"global": 0.25, "personalized": 1.0}, ["25.0 %", "100.0 %"]),
+        ({"global": 45.98, "personalized": "inf"}, ["45.98", "infinite"]),  # a regression's mean squares
+        ({"global": 0.5, "personalized": "nan"}, ["50.0 %", "none"]),
+    ],
+)
+def test_errors_are_shown_as_rates_only_where_they_are(capsys, found, shown):
+    report._print_evaluations(report._console(), {"tuned": {"test mode error": found}}, 5)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert all(word in last for word in shown)
+    assert ("%" in last) is any("%" in word for word in shown)

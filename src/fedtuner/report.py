@@ -122,14 +122,24 @@ def _print_evaluations(console: Any, evaluations: Mapping[str, Any], longest: in
     from rich.table import Table
 
     table = Table("error over all clients", "global", "personalized", box=None, pad_edge=False, header_style="dim")
+    errors = [
+        float(v) for kept in evaluations.values() for k, e in kept.items() if k.endswith(" error") for v in e.values()
+    ]
+    rates = all(e <= 1 for e in errors if math.isfinite(e))  # a regression's errors are in units of their own
     notes = {"tuned": "", "untuned": f" (the method's default, {longest} rounds)"}
     for name, kept in evaluations.items():
         for key, value in kept.items():
             split, config, metric = key.split(" ")
             if metric == "error":
                 how = f"{name}{notes[name]}, {split}" + (", sampled configurations" if config == "sample" else "")
-                table.add_row(how, *(f"{100 * float(value[side]):.1f} %" for side in ("global", "personalized")))
+                table.add_row(how, *(_error(float(value[side]), rates) for side in ("global", "personalized")))
     console.print(table)
+
+
+def _error(value: float, rate: bool) -> str:
+    if not math.isfinite(value):
+        return "none" if math.isnan(value) else "infinite"
+    return f"{100 * value:.1f} %" if rate else f"{value:.4g}"
 
 
 def _print_arms(console: Any, arms: Iterable[Mapping[str, Any]]) -> None:
