@@ -151,7 +151,7 @@ def test_if_every_arm_diverges_it_is_said(here, fedtuner):
     ("arguments", "said"),
     [
         (("run", "nowhere.toml"), "cannot read nowhere.toml: No such file"),
-        (("run", "digts"), "no preset 'digts'; did you mean 'digits'?"),
+        (("run", "digts"), "no preset and no file 'digts'; did you mean 'digits'?"),
         ((*RUN, "--workers", "0"), "workers = 0, but must be a whole number >= 1"),
         ((*RUN, "--set", "fedex.epss=1"), "no setting fedex.epss; did you mean 'eps'?"),
         ((*RUN, "--set", "fedex.eps"), "--set 'fedex.eps', but must be KEY=VALUE"),

@@ -281,7 +281,7 @@ def test_a_problem_of_ones_own(tmp_path, monkeypatch):
 def test_a_module_that_fails_shows_its_own_error(tmp_path, monkeypatch):
     (tmp_path / "needs_more.py").write_text("import a_module_that_nobody_has\n")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="a_module_that_nobody_has"):
+    with pytest.raises(SpecError, match="needs_more:problem.*a_module_that_nobody_has"):
         spec.load_problem("needs_more:problem")
 
 
@@ -342,7 +342,7 @@ def test_reading_a_file(tmp_path):
     ("name", "said"),
     [
         ("nowhere.toml", "cannot read nowhere.toml: No such file or directory; 'fedtuner init' writes a study.toml"),
-        ("digts", "no preset 'digts'; did you mean 'digits'?, and no file of that name"),
+        ("digts", "no preset and no file 'digts'; did you mean 'digits'?"),
         ("folder.toml", "cannot read folder.toml: Is a directory"),
         ("broken.toml", "broken.toml is not TOML: "),
         ("latin.toml", "latin.toml is not TOML: "),

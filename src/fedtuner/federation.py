@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
@@ -119,6 +120,8 @@ class Simulation:
                 f"the untrained model's loss on client {self.clients[first].id!r} is {metrics.loss}: are there NaN or "
                 "infinite values in the data?"
             )
+        if math.isnan(metrics.error):
+            raise TaskError(f"the error of the untrained model on client {self.clients[first].id!r} is NaN")
         for i, split, row in _odd(self.clients):
             x, y = getattr(self.clients[i], split)
             try:

@@ -57,10 +57,16 @@ class Task:
         device: str = "cpu",
         worst_error: float | None = None,
     ) -> None:
+        if isinstance(build, nn.Module) or not callable(build):
+            raise TaskError(f"build is {type(build).__name__}, but must be a function that returns a new module")
         self._made_of = (build, loss, error, device, worst_error)
         self._build, self._loss, self._error = build, loss, error
         self.worst_error = worst_error if worst_error is not None else (1.0 if error is None else math.inf)
-        self.device = torch.device(device)
+        try:
+            self.device = torch.device(device)
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError) as error:
+            raise TaskError(f"device = {device!r} is not to be had here: {str(error).splitlines()[0]}") from error
         self._module = self._fresh(0).to(self.device)
         parts = _parts(self._module)
         self._layout = [part for part, _ in parts]
@@ -232,7 +238,10 @@ class Task:
 
     def _mean_error(self, output: Tensor, y: Tensor) -> float:
         if self._error is not None:
-            return float(torch.as_tensor(self._error(output, y)).double().mean())
+            try:
+                return float(torch.as_tensor(self._error(output, y)).double().mean())
+            except Exception as error:
+                raise TaskError(f"the error function failed: {_fit(output, y)}: {error!r}") from error
         if y.is_floating_point() or output.ndim != y.ndim + 1:
             raise TaskError(
                 f"no arg-max error for {_fit(output, y)}: give Task(..., error=function) that returns a mean error"
@@ -354,6 +363,8 @@ def _pair(split: Any) -> tuple[Any, Any]:
         return np.zeros((0, 1), np.float32), np.zeros(0, np.int64)
     if isinstance(split, (tuple, list)) and len(split) == 2 and all(hasattr(part, "shape") for part in split):
         return split[0], split[1]
+    if isinstance(split, tuple) and len(split) == 2 and all(isinstance(part, list) for part in split):
+        return np.asarray(split[0]), np.asarray(split[1])
     if not (hasattr(split, "__len__") and hasattr(split, "__getitem__")):
         raise TaskError(f"a split must be a pair (x, y) or have a length and an index, but is {type(split).__name__}")
     if len(split) == 0:

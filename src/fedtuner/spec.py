@@ -13,6 +13,7 @@ import dataclasses
 import importlib
 import inspect
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib import resources
@@ -20,13 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from fedtuner import methods, schedules
-from fedtuner.errors import SpecError, suggest
+from fedtuner.errors import FedtunerError, SpecError, suggest
 from fedtuner.federation import Simulation
 from fedtuner.fedex import FedEx
 from fedtuner.methods.base import Method, default_space
 from fedtuner.schedules import Schedule
 from fedtuner.space import Space
 from fedtuner.study import Study, prepare
+from fedtuner.task import Hyper
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -78,8 +80,20 @@ class Spec:
 
     def space(self, method: Method, problem: Simulation) -> Space:
         """Return the method's space with what the file says in place of its domains."""
-        usual = default_space(method, problem.task.hyperparameters)
-        return Space({**usual.client, **self.client}, {**usual.server, **self.server})
+        of_task = problem.task.hyperparameters
+        usual = default_space(method, of_task)
+        client, server = _real(self.client, {**method.client, **of_task}), _real(self.server, method.server)
+        return Space({**usual.client, **client}, {**usual.server, **server})
+
+
+def _real(domains: Mapping[str, Any], hypers: Mapping[str, Hyper]) -> dict[str, Any]:
+    """Return the domains, with ranges of hyperparameters that are real numbers made real: 0 to 1 is not {0, 1}."""
+    made = dict(domains)
+    for name, value in domains.items():
+        if isinstance(value, Mapping) and name in hypers and isinstance(hypers[name].default, float):
+            ends = {key: float(value[key]) for key in ("low", "high") if type(value.get(key)) is int}
+            made[name] = {**value, **ends}
+    return made
 
 
 def parse(table: Mapping[str, Any]) -> Spec:
@@ -147,7 +161,7 @@ def read(name: str) -> tuple[str, dict[str, Any]]:
             raise SpecError(f"{name} is not TOML: {error}") from error
     known = presets()
     if name not in known:
-        raise SpecError(f"no preset {name!r}{suggest(name, list(known))}, and no file of that name")
+        raise SpecError(f"no preset and no file {name!r}{suggest(name, list(known))}")
     return name, tomllib.loads(known[name])
 
 
@@ -195,19 +209,31 @@ def load_problem(name: str) -> Simulation:
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0] == "torch":
             raise SpecError(f"problem {name!r} needs PyTorch: pip install 'fedtuner[torch]'") from error
-        if error.name and module_name.startswith(error.name):
-            raise SpecError(f"problem = {name!r}: no module {error.name!r} here or among the installed ones") from error
-        raise
+        raise SpecError(f"problem = {name!r}: no module {error.name!r} here or among the installed ones") from error
+    except Exception as error:
+        raise SpecError(f"problem = {name!r} cannot be imported: {_where(error)}") from error
     if not hasattr(module, attribute):
         public = [known for known in vars(module) if not known.startswith("_")]
         raise SpecError(f"problem = {name!r}: {module_name} has no {attribute!r}{suggest(attribute, public)}")
     made = getattr(module, attribute)
-    made = made() if callable(made) else made
+    try:
+        made = made() if callable(made) else made
+    except FedtunerError:
+        raise
+    except Exception as error:
+        raise SpecError(f"problem = {name!r} failed: {_where(error)}") from error
     if not isinstance(made, Simulation):
         raise SpecError(f"problem = {name!r} gave {type(made).__name__}, but must give a Simulation(task, clients)")
     if made.name == "simulation":
         made.name = name
     return made
+
+
+def _where(error: Exception) -> str:
+    """Return an error in the user's code with the place that it comes from."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    place = "" if isinstance(error, SyntaxError) else f" ({Path(last.filename).name}, line {last.lineno})"
+    return f"{type(error).__name__}: {error}{place}"
 
 
 def template() -> str:

@@ -231,6 +231,9 @@ def prepare(
         raise SpecError(f"problem is {type(problem).__name__}, but must be a Simulation(task, clients)")
     if not isinstance(method, Method):
         raise SpecError(f"method = {method!r}, but must be a Method such as fedtuner.methods.fedavg")
+    for name, value, kind in (("space", space, Space), ("fedex", fedex, FedEx), ("schedule", schedule, Schedule)):
+        if value is not None and not isinstance(value, kind):
+            raise SpecError(f"{name} = {value!r}, but must be a fedtuner.{kind.__name__}")
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
         raise SpecError(f"workers = {workers!r}, but must be a whole number >= 1")
     how = engines.choose(engine, problem.task)
@@ -241,6 +244,9 @@ def prepare(
     of_task = problem.task.hyperparameters
     space = default_space(method, of_task) if space is None else space
     check(method, space, of_task)
+    least = min(space.client["batch"].ends()) if "batch" in space.client else problem.task.smallest_batch
+    if not isinstance(least, str) and least < problem.task.smallest_batch:
+        raise SpecError(f"client.batch = {least}, but a model with batch-norm cannot train on fewer than 2 examples")
     path = None if store is None else Path(store)
     return Study(problem, setting, schedule or halving(), space, path, workers or cores())
 
