@@ -281,7 +281,7 @@ def test_a_problem_of_ones_own(tmp_path, monkeypatch):
 def test_a_module_that_fails_shows_its_own_error(tmp_path, monkeypatch):
     (tmp_path / "needs_more.py").write_text("import a_module_that_nobody_has\n")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SpecError, match="needs_more:problem.*a_module_that_nobody_has"):
+    with pytest.raises(SpecError, match=r"needs_more:problem.*a_module_that_nobody_has"):
         spec.load_problem("needs_more:problem")
 
 
