@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import toys
-from fedtuner import __version__, cli, methods, report, spec, store, study
+from fedtuner import __version__, cli, driver, methods, report, spec, store
 
 # Other tests may have left threads of libraries in this process; the workers do not use them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -81,7 +81,7 @@ def test_run_prints_what_was_found_and_where_it_is(here, fedtuner):
 def test_running_again_continues_and_changes_nothing(here, fedtuner, monkeypatch):
     first = fedtuner(*RUN)
     before = toys.files(here / "s")
-    monkeypatch.setattr(study, "open_executor", pytest.fail)
+    monkeypatch.setattr(driver, "open_executor", pytest.fail)
     again = fedtuner(*RUN)
     assert again[:2] == first[:2]
     assert toys.files(here / "s") == before
@@ -302,7 +302,7 @@ def test_export_writes_the_model_and_the_configuration(here, fedtuner):
     assert code == 0
     assert out.split() == ["s/export/model.safetensors", "s/export/configuration.json"]
     again = spec.parse(spec.read("study.toml")[1]).study(Path("s"), 1)
-    study.run(again, False)
+    driver.run(again, False)
     tensors = load_file("s/export/model.safetensors")
     shapes = {part.name: part.shape for part in again.problem.task.layout()}
     assert {name: t.shape for name, t in tensors.items()} == shapes
@@ -386,7 +386,7 @@ def test_the_exported_model_is_the_studys_model(digits, fedtuner):
     assert fedtuner("export", digits / "s1")[0] == 0
     table = spec.override(spec.read("digits")[1], SMALL)
     finished = spec.parse(table).study(digits / "s1", 1)
-    study.run(finished, False)
+    driver.run(finished, False)
     ours = finished.problem.task.module(finished.best.model)
     theirs = mlp(64, 64, 10)
     theirs.load_state_dict(load_file(digits / "s1" / "export" / "model.safetensors"))

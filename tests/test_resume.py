@@ -16,7 +16,7 @@ import pytest
 
 import fedtuner as ft
 import toys
-from fedtuner import executors, memory, progress, store, study
+from fedtuner import driver, executors, memory, progress, store
 from fedtuner.errors import Interrupted, StoreError
 
 # Other tests may have left threads of libraries in this process; neither workers nor forks use them.
@@ -107,7 +107,7 @@ def test_a_store_changes_nothing(finished):
 
 def test_a_finished_study_is_not_run_again(folder, monkeypatch):
     before = toys.files(folder)
-    monkeypatch.setattr(study, "open_executor", pytest.fail)
+    monkeypatch.setattr(driver, "open_executor", pytest.fail)
     again = go(folder, workers=2)
     assert again.rounds_used == 30
     assert toys.files(folder) == before
@@ -139,7 +139,7 @@ def crashing_study(path, n, save):
     crash = Crash(n)
     for owner, name in ((os, "fsync"), (Path, "replace"), (Path, "open"), (Path, "unlink"), (Path, "mkdir")):
         setattr(owner, name, crash.around(getattr(owner, name)))
-    study._SAVE = save
+    driver._SAVE = save
     toys.tune(store=path, **SMALL).evaluate()
 
 
@@ -181,8 +181,8 @@ def test_killed_again_and_again(tmp_path, small):
 
 DRIVER = """
 import sys, toys
-from fedtuner import executors, study
-executors._SHIP = study._SAVE = 0.05
+from fedtuner import driver, executors
+executors._SHIP = driver._SAVE = 0.05
 print("begun", flush=True)
 done = toys.tune(store=sys.argv[1], workers=int(sys.argv[2]))
 done.evaluate()
@@ -241,7 +241,7 @@ def test_a_killed_worker_is_replaced(tmp_path, monkeypatch, finished, ship):
     from multiprocessing import active_children
 
     monkeypatch.setattr(executors, "_SHIP", ship)
-    monkeypatch.setattr(study, "_SAVE", ship)
+    monkeypatch.setattr(driver, "_SAVE", ship)
     killed = []
 
     def show(status):
@@ -405,13 +405,13 @@ def test_only_what_is_missing_is_computed_again(folder, monkeypatch):
     unfinish(folder)
     remove("arms/2.safetensors")(folder)
     trained = set()
-    really = study.Leg
+    really = driver.Leg
 
     def spy(arm, state, until):
         trained.add(arm.id)
         return really(arm, state, until)
 
-    monkeypatch.setattr(study, "Leg", spy)
+    monkeypatch.setattr(driver, "Leg", spy)
     go(folder)
     assert trained == {2}
 

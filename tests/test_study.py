@@ -114,7 +114,7 @@ def test_a_study_that_has_not_run_has_no_winner():
 def unrun(**changed):
     settings = toys.settings(target="personalized", seed=0, store=None, cohorts="independent", **changed)
     del settings["progress"]
-    return ft.study.prepare(**settings)
+    return ft.tuning.prepare(**settings)
 
 
 def test_the_result_is_plain_and_complete(study):

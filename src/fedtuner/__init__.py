@@ -15,7 +15,8 @@ from fedtuner.federation import Client, Simulation
 from fedtuner.fedex import FedEx
 from fedtuner.schedules import halving, hyperband, random_search
 from fedtuner.space import Choice, Float, Int, OneMinus, PowerOfTwo, Space
-from fedtuner.study import Study, tune, untuned
+from fedtuner.study import Study
+from fedtuner.tuning import tune, untuned
 
 if TYPE_CHECKING:
     from fedtuner import data, pytorch

@@ -93,7 +93,8 @@ def parser() -> argparse.ArgumentParser:
 
 def _run(arguments: argparse.Namespace) -> None:
     from fedtuner import spec
-    from fedtuner.study import run, untuned
+    from fedtuner.driver import run
+    from fedtuner.tuning import untuned
 
     name, table = spec.read(arguments.study)
     if Path(arguments.study).is_file():

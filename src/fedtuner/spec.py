@@ -27,8 +27,9 @@ from fedtuner.fedex import FedEx
 from fedtuner.methods.base import Method, default_space
 from fedtuner.schedules import Schedule
 from fedtuner.space import Space
-from fedtuner.study import Study, prepare
+from fedtuner.study import Study
 from fedtuner.task import Hyper
+from fedtuner.tuning import prepare
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -23,8 +23,8 @@ from fedtuner.rng import stream
 from fedtuner.schedules import random_search
 from fedtuner.space import Config, Domain
 from fedtuner.store import pack, unpack
-from fedtuner.study import tune
 from fedtuner.testing.toys import optimum, quadratics
+from fedtuner.tuning import tune
 
 NOWHERE = Path("nowhere")  # the toys' client memory is far below the limit at which it goes to files
 
