@@ -2,15 +2,17 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SIMULATION := .venv-flower
 
-.PHONY: help setup demo test quick check clean
+.PHONY: help setup demo test quick check flower-simulation clean
 help:
 	@echo "make demo   set up, then tune a federated model on embedded real data"
 	@echo "make test   set up, then run all tests"
 	@echo "make quick  the tests without the slow ones"
 	@echo "make check  ruff and mypy --strict"
+	@echo "make flower-simulation  the examples in Flower's simulation engine, in an environment of its own"
 	@echo "make setup  only make $(VENV), with $(BIN)/fedtuner in it"
-	@echo "make clean  remove $(VENV) and caches (not runs/)"
+	@echo "make clean  remove $(VENV), $(SIMULATION) and caches (not runs/)"
 
 setup: $(VENV)/.ready
 
@@ -23,7 +25,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 demo: setup
 	@$(BIN)/fedtuner run digits --baseline
 
-test: setup
+test: setup $(SIMULATION)/.ready
 	@$(BIN)/python -m pytest
 
 quick: setup
@@ -34,5 +36,18 @@ check: setup
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
+# Flower's simulation engine pins a Ray of its own, so it has an environment of its own.
+$(SIMULATION)/.ready: pyproject.toml constraints.txt constraints-flower.txt
+	@echo "Setting up $(SIMULATION): about a minute the first time ..."
+	@test -x $(SIMULATION)/bin/python || $(PYTHON) -m venv $(SIMULATION)
+	@grep -v '^ray==' constraints.txt > $(SIMULATION)/constraints.txt
+	@$(SIMULATION)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--constraint $(SIMULATION)/constraints.txt --constraint constraints-flower.txt \
+		--editable '.[digits,flower]' 'flwr[simulation]'
+	@touch $@
+
+flower-simulation: setup $(SIMULATION)/.ready
+	@$(BIN)/python -m pytest tests/flower/test_simulation_engine.py
+
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SIMULATION) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,18 @@
+"""Flower: a grid of real devices as the federation of a study.
+
+On the server a ``Fleet`` stands where a ``Simulation`` would; on a client, ``client_app`` makes a ClientApp of a task
+and its data, and ``tuned`` lets an app that keeps its own training code be tuned.
+"""
+
+from __future__ import annotations
+
+try:
+    import flwr as _flwr  # noqa: F401
+except ImportError as error:  # pragma: no cover
+    raise ImportError("fedtuner.flower needs Flower: pip install 'fedtuner[flower]'") from error
+
+from fedtuner.flower.client import client_app, tuned
+from fedtuner.flower.fleet import Fleet
+from fedtuner.flower.secure import SecAgg
+
+__all__ = ["Fleet", "SecAgg", "client_app", "tuned"]

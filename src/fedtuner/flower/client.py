@@ -1,0 +1,221 @@
+"""The client side: a ClientApp from a task and its data, or around an app that keeps its own training code."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
+
+from fedtuner import methods
+from fedtuner.arm import work
+from fedtuner.errors import ClientError, SpecError, suggest
+from fedtuner.federation import Client, Simulation, Try
+from fedtuner.flower.messages import (
+    ABOUT,
+    ARRAYS,
+    CLIENT,
+    HELLO,
+    VERSION,
+    WORK,
+    Flat,
+    Order,
+    config_of,
+    job_of,
+    order_of,
+    plain,
+    report_content,
+)
+from fedtuner.flower.secure import secure_train
+from fedtuner.methods.base import Method
+from fedtuner.space import Config
+from fedtuner.task import Metrics, Task
+
+Data = Callable[[Context], Client]
+_ACTION = "fedtuner"
+
+
+def client_app(
+    task: Task,
+    data: Data,
+    *,
+    method: Method | None = None,
+    secure: bool = False,
+    secret: str | None = None,
+    mods: list[Mod] | None = None,
+) -> ClientApp:
+    """Return a ClientApp that does a study's work with a task.
+
+    ``data(context)`` gives the client: its splits, and an id that stays the same when the node restarts, such as
+    ``context.node_config["partition-id"]``. ``method`` is only needed where it is not one of ``fedtuner.methods``.
+    ``secure=True`` is for a ``Fleet`` with secure aggregation: the app does its work in no other way. It draws its
+    candidates from fresh randomness, or repeatably from a ``secret``.
+    """
+    app = ClientApp(mods=mods)
+    wire = Flat(task.size)
+
+    def find(name: str) -> Method:
+        return method or method_named(name)
+
+    @app.query(_ACTION)
+    def hello(message: Message, context: Context) -> Message:
+        return _hello(message, data(context).id, task.size)
+
+    if secure:
+        secure_train(app, task, data, find, secret)
+        return app
+
+    @app.train(_ACTION)
+    def train(message: Message, context: Context) -> Message:
+        job = job_of(message.content, wire)
+        report = work(find(order_of(message.content).method), Simulation(task, [data(context)]), job)
+        update = report.update
+        content = report_content(
+            wire.record(update.w), report.examples, report.before, report.after, update.extra, update.memory,
+            report.tried,
+        )  # fmt: skip
+        return Message(content, reply_to=message)
+
+    return app
+
+
+def method_named(name: str) -> Method:
+    """Return the method of this name."""
+    found = getattr(methods, name, None)
+    if not isinstance(found, Method):
+        known = [n for n in methods.__all__ if isinstance(getattr(methods, n), Method)]
+        raise SpecError(
+            f"no method {name!r} here{suggest(name, known)}; give a method of your own: client_app(method=)"
+        )
+    return found
+
+
+def tuned(
+    app: ClientApp,
+    *,
+    loss: str = "eval_loss",
+    accuracy: str | None = "eval_acc",
+    error: str | None = None,
+    examples: str = "num-examples",
+    splits: tuple[str, ...] = ("valid",),
+    id: Callable[[Context], str | int] | None = None,
+    arrays: str = "arrays",
+    config: str = "config",
+) -> ClientApp:
+    """Return the app, ready to be tuned: its own ``train`` and ``evaluate`` functions do a study's work.
+
+    A round is three calls: evaluate (the server's model), train, evaluate (the client's). Each sees the model in
+    ``message.content["arrays"]`` and, in ``message.content["config"]``, the client hyperparameters drawn for it under
+    their names in the study's space, and ``split``. Train returns ``arrays`` and the metric ``num-examples``, |T|;
+    evaluate the metrics ``eval_loss``, ``eval_acc`` and ``num-examples``, |V|: other names are given here. ``error``
+    names a metric that is the error; with neither that nor an accuracy the loss is. ``splits`` has ``"test"`` if
+    evaluate chooses its data by ``config["split"]``. ``id`` gives what the client is known by, also after a restart;
+    by default it is the node's ``partition-id``. Messages that are not fedtuner's go to the app as ever.
+    """
+    names = _Names(loss, accuracy, error, examples, arrays, config)
+    return _Tuned(app, names, ("valid", *splits), id or _partition)
+
+
+@dataclass(frozen=True)
+class _Names:
+    loss: str
+    accuracy: str | None
+    error: str | None
+    examples: str
+    arrays: str
+    config: str
+
+
+class _Tuned(ClientApp):
+    def __init__(
+        self, app: ClientApp, names: _Names, splits: tuple[str, ...], id: Callable[[Context], str | int]
+    ) -> None:
+        super().__init__()
+        self._app, self._names, self._splits, self._id = app, names, splits, id
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Do fedtuner's work, or pass the message on."""
+        kind = message.metadata.message_type
+        if kind == HELLO:
+            return _hello(message, self._id(context), None)
+        return self._work(message, context) if kind == WORK else self._app(message, context)
+
+    def _work(self, message: Message, context: Context) -> Message:
+        content, order = message.content, order_of(message.content)
+        if order.split not in self._splits:
+            raise ClientError(
+                f"the app evaluates on {self._splits[0]!r} data only: let evaluate read config['split'] and give "
+                f"tuned(app, splits=('valid', {order.split!r}))"
+            )
+        model, drawn = content.array_records[ARRAYS], config_of(content, CLIENT)
+        call = _Calls(self._app, message, context, self._names, order)
+        before = call.evaluate(model, drawn)
+        update, count, after = call.train(model, drawn, before.count)
+        tried = [Try(j, before, call.train(model, c, before.count)[2]) for j, c in order.others]
+        return Message(report_content(update, count, before, after, {}, {}, tried), reply_to=message)
+
+
+class _Calls:
+    """The app's own functions, called as Flower calls them."""
+
+    def __init__(self, app: ClientApp, message: Message, context: Context, names: _Names, order: Order) -> None:
+        self._app, self._message, self._context, self._names, self._order = app, message, context, names, order
+
+    def train(self, model: ArrayRecord, drawn: Config, validated: int) -> tuple[ArrayRecord, int, Metrics]:
+        """Return the model after training, |T|, and what it is worth on the client's data."""
+        content = self._call(MessageType.TRAIN, model, drawn)
+        if self._names.arrays not in content.array_records:
+            raise ClientError(f"train returned no arrays {self._names.arrays!r}, only {sorted(content)}")
+        update = content.array_records[self._names.arrays]
+        count = int(self._metric(content, self._names.examples, "train"))
+        if not all(bool(np.isfinite(a.numpy()).all()) for a in update.values()):
+            return update, count, Metrics(math.nan, math.nan, validated)
+        return update, count, self.evaluate(update, drawn)
+
+    def evaluate(self, model: ArrayRecord, drawn: Config) -> Metrics:
+        """Return what a model is worth on the client's data."""
+        names, content = self._names, self._call(MessageType.EVALUATE, model, drawn)
+        loss, count = (float(self._metric(content, n, "evaluate")) for n in (names.loss, names.examples))
+        error = loss
+        if names.error is not None:
+            error = float(self._metric(content, names.error, "evaluate"))
+        elif names.accuracy is not None:
+            error = 1 - float(self._metric(content, names.accuracy, "evaluate"))
+        return Metrics(loss, error, int(count))
+
+    def _call(self, kind: str, model: ArrayRecord, drawn: Config) -> RecordDict:
+        names, original = self._names, self._message.content
+        self._message.content = RecordDict()  # it is the envelope that is copied
+        message = copy.deepcopy(self._message)
+        self._message.content = original
+        message.metadata.message_type = kind
+        config: Any = {**plain(drawn), "split": self._order.split}
+        message.content = RecordDict({names.arrays: copy.deepcopy(model), names.config: ConfigRecord(config)})
+        reply = self._app(message, self._context)
+        if reply.has_error():
+            raise ClientError(f"{kind} returned an error: {reply.error.reason}")
+        return reply.content
+
+    def _metric(self, content: RecordDict, name: str, where: str) -> Any:
+        metrics: Mapping[str, Any] = {k: v for record in content.metric_records.values() for k, v in record.items()}
+        if name not in metrics:
+            raise ClientError(f"{where} returned no metric {name!r}, only {sorted(metrics)}: see tuned(app, ...)")
+        return metrics[name]
+
+
+def _hello(message: Message, id: str | int, size: int | None) -> Message:
+    known: Any = {"version": VERSION, "id": id.item() if isinstance(id, np.generic) else id, "own_code": size is None}
+    return Message(
+        RecordDict({ABOUT: ConfigRecord(known if size is None else known | {"size": size})}), reply_to=message
+    )
+
+
+def _partition(context: Context) -> str | int:
+    id = context.node_config.get("partition-id", context.node_id)
+    return id if isinstance(id, (int, str)) and not isinstance(id, bool) else str(id)

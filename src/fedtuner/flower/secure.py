@@ -1,0 +1,196 @@
+"""FedEx through secure aggregation: the server sees sums over the cohort and nothing of a single client.
+
+FedEx's update needs of the clients only S_j = sum |V| v and N_j = sum |V| over those with candidate j, and the model
+only sum |T| (w_i - w) and sum |T|: sums, which Flower's SecAgg+ (Bell et al., CCS 2020) can add up under masks. The
+server sends w, theta and all candidates; the client draws its own, trains, and sends one vector of
+
+    |T| (w_i - w), |T|, |V|, |V| loss and |V| error before and after, 1 if its update broke, 1 if it was cut to the
+    range, S_1..S_k, N_1..N_k.
+
+What the server, or whoever reads its messages, still sees: which nodes take part and when, how long they take, the
+sizes of messages, the ids and model size said in the greeting, who dropped out, and the sums themselves. A sum over few
+is not private: if one client alone drew candidate j, S_j and N_j are its own (whose, the server cannot tell as long as
+draws come from the client's own randomness). No metrics and no number of examples travel in plaintext. The protocol
+protects against a server that follows it; masks do not keep a client from sending what it likes.
+
+What it costs: four trips a round, and the arms of a study one after the other. What is lost: entries of the weighted
+update beyond ``clip``, |T| and |V| beyond ``most_examples`` and losses beyond ``most_loss`` are cut; every entry is
+rounded at random to a multiple of 2^-21 of its range, so a mean over n clients of about T examples each is off by about
+``clip * 5e-7 * most_examples / (T sqrt(n))``. Masks and rounding are random, so runs do not repeat to the bit.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import Context, Message
+from flwr.client.mod import secaggplus_mod
+from flwr.clientapp import ClientApp
+from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.compat.common.recorddict_compat import fitres_to_recorddict, recorddict_to_fitins
+
+from fedtuner import fedex as fx
+from fedtuner.arm import Setting, signal, work
+from fedtuner.errors import ClientError, SpecError
+from fedtuner.federation import Client, Report, Simulation
+from fedtuner.fedex import Belief, FedEx, Floats
+from fedtuner.methods import fedavg, fedprox, reptile
+from fedtuner.methods.base import Job, Method
+from fedtuner.rng import stream
+from fedtuner.task import Metrics, Task, Vector
+
+LINEAR = (fedavg, fedprox, reptile)  # methods whose server needs nothing but the mean change
+FEWEST = 3  # clients in a round: of a sum of two, each could take its own part away
+_TOTALS = 8  # |T|, |V|, loss and error before and after, broken, cut: before the k-vectors
+
+
+@dataclass(frozen=True)
+class SecAgg:
+    """How updates and losses are summed in secret, and the ranges that they are cut to: what is beyond is lost."""
+
+    clip: float = 1.0  # the largest entry of |T| / most_examples (w_i - w)
+    most_examples: int = 1000  # |T| and |V| of a client: near the largest there are, as precision is lost beyond
+    most_loss: float = 10.0
+    shares: float | int = 1.0  # of a client's key: a share of the cohort, or a number
+    threshold: float | int = 0.6  # of the shares, that must be there to unmask
+
+    def __post_init__(self) -> None:
+        for name in ("clip", "most_examples", "most_loss"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+                raise SpecError(f"SecAgg.{name} = {value!r}, but must be a number > 0")
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What the server learns of a round."""
+
+    clients: int
+    broken: int
+    cut: int  # clients whose change was beyond the clip
+    examples: int  # sum |T|
+    change: Floats  # sum |T| (w_i - w) / sum |T|
+    before: Metrics
+    after: Metrics
+    values: Floats  # S_j
+    counts: Floats  # N_j
+
+
+def check(method: Method, fedex: FedEx, cohort: int | None) -> None:
+    """Refuse what sums cannot carry."""
+    if not any(method.local is m.local and method.aggregate is m.aggregate for m in LINEAR):
+        raise SpecError(
+            f"method = {method.name}, but with secure aggregation the server sees only a sum of updates: use one of "
+            f"{', '.join(m.name for m in LINEAR)}"
+        )
+    if fedex.tried > 1:
+        raise SpecError(f"fedex.tries = {fedex.tries}, but with secure aggregation a client tries one candidate")
+    if cohort is not None and cohort < FEWEST:
+        raise SpecError(f"cohort = {cohort}, but a secure sum needs {FEWEST} clients: raise cohort")
+
+
+def order(setting: Setting, ranges: SecAgg, arm: int, round: int, server: Any, candidates: Any, split: str) -> str:
+    """Return what a client must know of a round, beside w and theta."""
+    return json.dumps(
+        {
+            "method": setting.method.name, "seed": setting.seed, "arm": arm, "round": round, "server": dict(server),
+            "candidates": [dict(c) for c in candidates], "split": split, "cutoff": setting.fedex.cutoff,
+            "metric": setting.fedex.metric, "signal": setting.fedex.signal, "clip": ranges.clip,
+            "most_examples": ranges.most_examples, "most_loss": ranges.most_loss,
+        }
+    )  # fmt: skip
+
+
+def secure_train(
+    app: ClientApp,
+    task: Task,
+    data: Callable[[Context], Client],
+    find: Callable[[str], Method],
+    secret: str | None,
+) -> None:
+    """Give an app the work of a round under Flower's SecAgg+.
+
+    The candidate is drawn from fresh randomness, so that the server cannot tell which it was; with a ``secret`` the
+    draw is repeatable, and unknown to the server as long as the secret is.
+    """
+
+    @app.train(mods=[secaggplus_mod])
+    def train(message: Message, context: Context) -> Message:
+        asked = recorddict_to_fitins(message.content, keep_input=True)
+        w, log_theta = parameters_to_ndarrays(asked.parameters)
+        what = json.loads(str(asked.config["fedtuner"]))
+        if w.shape != (task.size,):
+            raise ClientError(f"the server's model has {w.size} entries, but this client's {task.size}")
+        client = data(context)
+        key = secrets.token_hex(16) if secret is None else secret
+        rng = stream(what["seed"], "choose", what["arm"], what["round"], client.id, key)
+        j = fx.choose(Belief(log_theta), 1, rng, what["cutoff"])[0]
+        job = Job(
+            what["seed"], what["arm"], what["round"], 0, j, what["candidates"][j], what["server"], w,
+            split=what["split"],
+        )  # fmt: skip
+        report = work(find(what["method"]), Simulation(task, [client]), job)
+        ranges = SecAgg(what["clip"], what["most_examples"], what["most_loss"])
+        settings = FedEx(metric=what["metric"], signal=what["signal"])
+        vectors = contribution(report, w, log_theta.size, settings, ranges, task.worst_error)
+        # One example each: SecAgg+ then takes the plain mean, and the number, which it leaves readable, says nothing.
+        result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(vectors), 1, {})
+        return Message(fitres_to_recorddict(result, keep_input=False), reply_to=message)
+
+
+def contribution(
+    report: Report, w: Vector, k: int, settings: FedEx, ranges: SecAgg, worst_error: float
+) -> list[Floats]:
+    """Return what a client adds to the sums: its weighted change, and its numbers, all within [-clip, clip]."""
+    most, (top_loss, top_error) = ranges.most_examples, _tops(ranges, worst_error)
+    train = min(report.examples, most) / most if report.finite else 0.0
+    valid = min(report.after.count, most) / most
+    change = train * (np.asarray(report.update.w, np.float64) - w) if train else np.zeros(w.size)
+    numbers = np.zeros(_TOTALS + 2 * k)
+    numbers[:2] = train, valid
+    if valid:
+        before, after = report.before, report.after
+        numbers[2:4] = valid * _part(before.loss, top_loss), valid * _part(before.error, top_error)
+        numbers[4:6] = valid * _part(after.loss, top_loss), valid * _part(after.error, top_error)
+        top = top_loss if settings.metric == "loss" else top_error
+        numbers[_TOTALS + report.candidate] = valid * _part(signal(settings, report), top)
+        numbers[_TOTALS + k + report.candidate] = valid
+    kept = np.clip(change, -ranges.clip, ranges.clip)
+    numbers[6:8] = not report.finite, bool((kept != change).any())
+    return [kept, ranges.clip * numbers]
+
+
+def totals(mean: Sequence[Floats], clients: int, settings: FedEx, ranges: SecAgg, worst_error: float) -> Sums:
+    """Return the sums of which ``clients`` clients' contributions have this mean. Counts are whole numbers again."""
+    change, numbers = (clients * np.asarray(part, np.float64) for part in mean)
+    numbers = numbers / ranges.clip
+    most, (top_loss, top_error) = ranges.most_examples, _tops(ranges, worst_error)
+    k = (numbers.size - _TOTALS) // 2
+    examples, validated = (max(0, round(float(x) * most)) for x in numbers[:2])
+    counts = np.maximum(0.0, np.rint(numbers[_TOTALS + k :] * most))
+    top = top_loss if settings.metric == "loss" else top_error
+    values = np.where(counts > 0, numbers[_TOTALS : _TOTALS + k] * most * top, 0.0)
+    per_example = most / validated if validated else math.nan
+    before, after = (
+        Metrics(float(numbers[n] * per_example * top_loss), float(numbers[n + 1] * per_example * top_error), validated)
+        for n in (2, 4)
+    )
+    change = change * (most / examples) if examples else np.zeros_like(change)
+    broken, cut = (max(0, round(float(x))) for x in numbers[6:8])
+    return Sums(clients, broken, cut, examples, change, before, after, values, counts)
+
+
+def _tops(ranges: SecAgg, worst_error: float) -> tuple[float, float]:
+    """Return the largest loss and the largest error that can be told."""
+    return ranges.most_loss, worst_error if math.isfinite(worst_error) else ranges.most_loss
+
+
+def _part(value: float, top: float) -> float:
+    """Return a value as a part of the largest; one that is no number counts as the largest."""
+    return min(max(value / top, -1.0), 1.0) if math.isfinite(value) else 1.0

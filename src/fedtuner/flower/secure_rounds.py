@@ -1,0 +1,216 @@
+"""The executor over a fleet with secure aggregation: one arm and one round after the other, by Flower's SecAgg+.
+
+Flower's workflow can do without a client that drops out after the keys are exchanged; if one does so earlier, no sum
+comes about, and the round is tried again without it. Of a sum that did not come about nothing can be read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.common import FitIns, FitRes, NDArrays, Parameters, Scalar, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.server.client_manager import ClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.compat.legacy_context import LegacyContext
+from flwr.server.strategy import FedAvg
+from flwr.server.workflow import SecAggPlusWorkflow
+from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+
+from fedtuner import fedex
+from fedtuner.arm import Arm, Record, Setting, State, begin, cohort, fold
+from fedtuner.errors import FleetError, SpecError
+from fedtuner.executors import Assessment, Leg, Progress
+from fedtuner.federation import Report
+from fedtuner.flower.messages import reason_of
+from fedtuner.flower.secure import FEWEST, Sums, order, totals
+from fedtuner.methods.base import Update
+from fedtuner.space import Config
+from fedtuner.task import Metrics, Vector
+
+if TYPE_CHECKING:
+    from fedtuner.flower.fleet import Fleet
+
+_EMPTY = 3  # tries of a round
+
+
+class SecureRounds:
+    """Advances arms on a fleet; the server sees sums."""
+
+    workers = 1
+
+    def __init__(self, fleet: Fleet, setting: Setting) -> None:
+        assert fleet.secure is not None
+        self._fleet, self._setting, self._ranges = fleet, setting, fleet.secure
+
+    def advance(self, legs: Sequence[Leg], stop: Callable[[], bool]) -> Iterator[Progress]:
+        """Do the legs one after the other: a node keeps the masks of one round at a time."""
+        for leg in legs:
+            state = begin(self._setting, self._fleet, leg.arm) if leg.state is None else leg.state
+            if state.round == 0:
+                yield Progress(leg.arm.id, (), state)
+            empty = 0
+            while state.round < leg.until and not state.diverged:
+                if stop():
+                    return
+                self._fleet.gather()
+                clients = cohort(self._setting, self._fleet, leg.arm, state.round)
+                sums = self._exchange(
+                    clients, state.w, state.belief.log_theta, leg.arm.id, state.round, leg.arm.server,
+                    leg.arm.candidates, "valid",
+                )  # fmt: skip
+                empty = empty + 1 if sums is None else 0
+                if empty >= _EMPTY:
+                    raise FleetError(f"arm {leg.arm.id}, round {state.round + 1}: the secure sum failed {_EMPTY} times")
+                if sums is None:
+                    continue  # the round is done again, and uses no budget
+                state, record = secure_fold(self._setting, self._fleet, leg.arm, state, len(clients), sums)
+                yield Progress(leg.arm.id, (record,), state)
+
+    def assess(self, jobs: Sequence[Assessment]) -> list[tuple[Metrics, Metrics]]:
+        """Return the mean over all clients as the first's, and nothing for the others: nobody's own is known."""
+        first = jobs[0].job
+        if any(a.job.config != first.config for a in jobs):
+            raise SpecError('config = "sample", but with secure aggregation clients are evaluated with the mode')
+        self._fleet.gather()
+        clients = [a.job.client for a in jobs]
+        sums = self._exchange(
+            clients, first.w, np.zeros(1), first.arm, first.round, first.server, [first.config], first.split
+        )
+        if sums is None:
+            raise FleetError("the secure sum of an evaluation failed: too many clients dropped out")
+        nothing = Metrics(math.nan, math.nan, 0)
+        return [(sums.before, sums.after), *[(nothing, nothing)] * (len(jobs) - 1)]
+
+    def close(self) -> None:
+        """Do nothing: the fleet stays."""
+
+    def _exchange(
+        self, clients: Sequence[int], w: Vector, log_theta: Any, arm: int, round: int, server: Config,
+        candidates: Sequence[Config], split: str,
+    ) -> Sums | None:  # fmt: skip
+        nodes = [node for node in map(self._fleet.node_of, clients) if node is not None]
+        what = order(self._setting, self._ranges, arm, round, server, candidates, split)
+        name = f"arm {arm}, round {round + 1}"
+        if len(nodes) < FEWEST:
+            raise FleetError(f"{name}: a secure sum needs {FEWEST} clients, but {len(nodes)} are there: raise least=")
+        while len(nodes) >= FEWEST:
+            strategy, watch = _Once(nodes, [w, log_theta], what), _Watch(self._fleet.grid)
+            self._sum(watch, strategy, round)
+            for node, why in watch.silent.items():
+                self._fleet.fault("error", f"{name}, node {node}: {why}", arm=arm, round=round + 1, node=node)
+            if strategy.mean is not None:
+                worst = self._fleet.task.worst_error
+                sums = totals(strategy.mean, strategy.clients, self._setting.fedex, self._ranges, worst)
+                if sums.cut:
+                    cut = f"{sums.cut} of {sums.clients} updates were cut to {self._ranges.clip:g}: raise SecAgg(clip=)"
+                    self._fleet.fault("cut", f"{name}: {cut}", arm=arm, round=round + 1)
+                return sums
+            if not watch.silent:
+                break
+            nodes = [node for node in nodes if node not in watch.silent]
+        return None
+
+    def _sum(self, grid: Grid, strategy: _Once, round: int) -> None:
+        run = Context(0, 0, {}, RecordDict(), {})
+        run.state[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: round + 1})
+        run.state[MAIN_PARAMS_RECORD] = ArrayRecord()
+        workflow = SecAggPlusWorkflow(
+            self._ranges.shares, self._ranges.threshold, max_weight=1.0, clipping_range=float(self._ranges.clip),
+            timeout=self._fleet.deadline,
+        )  # fmt: skip
+        workflow(grid, LegacyContext(run, strategy=strategy))
+
+
+def secure_fold(
+    setting: Setting, fleet: Fleet, arm: Arm, state: State, planned: int, sums: Sums
+) -> tuple[State, Record]:
+    """Return the arm after a round of which only sums are known.
+
+    To the model and the score a round's sums are one client's report; theta learns from S_j and N_j.
+    """
+    belief, update = state.belief, Update((state.w + sums.change).astype(np.float32))
+    report = Report(0, 0, update, sums.examples, sums.before, sums.after, True)
+    if belief.entropy >= setting.fedex.cutoff:
+        belief = fedex.exponentiate_sums(belief, sums.values, sums.counts, setting.fedex.step, arm.gamma)
+    frozen = replace(setting, fedex=replace(setting.fedex, cutoff=math.inf))
+    following, record = fold(frozen, fleet, arm, state, [report, *[None] * (planned - 1)])
+    return replace(following, belief=belief), replace(
+        record, dropped=planned - sums.clients, broken=sums.broken, entropy=belief.entropy, mode=belief.mode,
+        confidence=float(belief.theta.max()),
+    )  # fmt: skip
+
+
+class _Watch(Grid):
+    """The grid, and who did not answer: Flower's workflow stops without a word where too few are left."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self.silent: dict[int, str] = {}  # node -> why
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        asked = list(messages)
+        replies = list(self._grid.send_and_receive(asked, timeout=timeout))
+        heard = {reply.metadata.src_node_id for reply in replies if not reply.has_error()}
+        why = {reply.metadata.src_node_id: reason_of(reply.error.reason) for reply in replies if reply.has_error()}
+        gone = [m.metadata.dst_node_id for m in asked if m.metadata.dst_node_id not in heard]
+        # Where nobody answers well, it is for want of those who were silent before.
+        self.silent |= {node: why.get(node, f"no answer in {timeout:g} s") for node in gone if heard}
+        return replies
+
+    def set_run(self, run: Run) -> None:
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        return self._grid.run
+
+    def create_message(self, *arguments: Any, **named: Any) -> Message:
+        return self._grid.create_message(*arguments, **named)
+
+    def get_node_ids(self) -> Iterable[int]:
+        return self._grid.get_node_ids()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return self._grid.pull_messages(message_ids)
+
+
+@dataclass
+class _Node:
+    node_id: int
+
+
+@dataclass
+class _Once(FedAvg):
+    """A strategy for one round: these nodes, this message; it keeps the mean that comes back."""
+
+    nodes: list[int]
+    arrays: NDArrays
+    what: str
+    mean: NDArrays | None = None
+    clients: int = 0
+
+    def configure_fit(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, FitIns]]:
+        asked = FitIns(ndarrays_to_parameters(self.arrays), {"fedtuner": self.what})
+        return [(cast(ClientProxy, _Node(node)), asked) for node in self.nodes]
+
+    def aggregate_fit(
+        self, server_round: int, results: list[tuple[ClientProxy, FitRes]], failures: list[Any]
+    ) -> tuple[Parameters | None, dict[str, Scalar]]:
+        self.mean, self.clients, self.failures = (
+            parameters_to_ndarrays(results[0][1].parameters),
+            len(results),
+            failures,
+        )
+        return None, {}

@@ -1,0 +1,1 @@
+"""The toy problem of the tests through Flower's secure aggregation."""

@@ -1,0 +1,14 @@
+"""A client that sends nothing but what is masked."""
+
+from deployed import CLIENTS
+from flwr.app import Context
+
+import fedtuner as ft
+from toys import Softmax
+
+
+def data(context: Context) -> ft.Client:
+    return CLIENTS[int(context.node_config["partition-id"])]
+
+
+app = ft.flower.client_app(Softmax(), data, secure=True)

@@ -1,0 +1,679 @@
+"""A fleet in this process: the same bits as a Simulation, and every fault an ordinary event."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedtuner[flower]'")
+
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from memory_grid import MemoryGrid
+
+import fedtuner as ft
+import toys
+from fedtuner import store as stores
+from fedtuner.errors import FleetError, SpecError
+from fedtuner.flower import dispatch, fleet
+from fedtuner.flower.fleet import client_number, natural
+from fedtuner.testing.toys import quadratics
+
+CLIENTS = toys.clients(6)
+SHORT = ft.halving(budget=14, longest=5, eta=2, eliminations=2)
+ROUNDS = SHORT.cost
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at the nodes at every turn, and nap little: here nothing takes long."""
+    monkeypatch.setattr(fleet, "_LOOK", 0.0)
+    monkeypatch.setattr(fleet, "_REST", (0.001, 0.004))
+
+
+def grid_of(clients: Any = CLIENTS, task: Any = None, method: Any = None) -> MemoryGrid:
+    grid = MemoryGrid()
+    for client in clients:
+        grid.add(ft.flower.client_app(task or toys.Softmax(), lambda context, c=client: c, method=method))
+    return grid
+
+
+def fleet_of(grid: MemoryGrid, **changed: Any) -> ft.flower.Fleet:
+    return ft.flower.Fleet(grid, toys.Softmax(), **({"least": 6, "deadline": 30.0} | changed))
+
+
+def tune(grid: MemoryGrid, problem: Any = None, **changed: Any) -> ft.Study:
+    return simulate(problem=problem or fleet_of(grid), **changed)
+
+
+def simulate(**changed: Any) -> ft.Study:
+    return toys.tune(**({"method": ft.methods.fedavg, "schedule": SHORT} | changed))
+
+
+@functools.cache
+def simulated() -> ft.Study:
+    return simulate()
+
+
+def same(one: ft.Study, other: ft.Study) -> None:
+    """All that a study found is equal to the bit: rounds, scores, weights, slots, theta, what clients remember."""
+    assert repr(one.history) == repr(other.history)  # NaN is equal to itself in text
+    assert one.result() == other.result()
+    assert one.states.keys() == other.states.keys()
+    for arm, a in one.states.items():
+        b = other.states[arm]
+        assert a.w.tobytes() == b.w.tobytes()
+        assert a.belief.log_theta.tobytes() == b.belief.log_theta.tobytes()
+        assert {k: v.tobytes() for k, v in a.slots.items()} == {k: v.tobytes() for k, v in b.slots.items()}
+        names = [{s.problem.id_of(i): m for i, m in t.memory.items()} for s, t in ((one, a), (other, b))]
+        assert [{i: {k: v.tobytes() for k, v in m.items()} for i, m in n.items()} for n in names[:1]] == [
+            {i: {k: v.tobytes() for k, v in m.items()} for i, m in n.items()} for n in names[1:]
+        ]
+
+
+# Equality
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "feddyn", "ditto", "fedpa"])
+def test_a_fleet_gives_the_bits_of_a_simulation(name):
+    method = getattr(ft.methods, name)
+    here = simulate(method=method)
+    there = tune(grid_of(), method=method)
+    same(here, there)
+    for config in ("mode", "sample"):
+        assert here.evaluate("test", config) == there.evaluate("test", config)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"schedule": ft.random_search(budget=12, longest=4)},
+        pytest.param({"schedule": ft.hyperband(budget=40, longest=9)}, marks=pytest.mark.slow),
+        {"fedex": None, "target": "global"},
+        {"cohorts": "shared", "fedex": ft.FedEx(k=4, eps=1, step="adaptive", metric="loss", signal="improvement")},
+        {"fedex": ft.FedEx(k=3, eps=0.5, tries="all")},
+        {"fedex": ft.FedEx(k=4, eps=0.5, tries=2)},
+        {"seed": 2**70, "cohort": 6, "schedule": ft.random_search(budget=4, longest=2)},
+    ],
+    ids=lambda changed: " ".join(changed),
+)
+def test_so_do_all_settings(changed):
+    same(simulate(method=ft.methods.scaffold, **changed), tune(grid_of(), method=ft.methods.scaffold, **changed))
+
+
+def test_a_method_and_a_task_of_ones_own():
+    same(simulate(method=toys.remembering), tune(grid_of(method=toys.remembering), method=toys.remembering))
+    problem = quadratics(clients=12)  # ids 0..11: in the order of numbers, not of texts
+    grid = grid_of(problem.clients, problem.task)
+    spread = ft.flower.Fleet(grid, problem.task, least=12)
+    same(simulate(problem=problem), tune(grid, spread))
+
+
+@pytest.mark.slow
+def test_so_does_torch():
+    torch = pytest.importorskip("torch")
+
+    def build() -> Any:
+        layers = torch.nn
+        return layers.Sequential(layers.Linear(3, 8), layers.BatchNorm1d(8), layers.ReLU(), layers.Linear(8, 3))
+
+    task = ft.pytorch.Task(build, torch.nn.functional.cross_entropy)
+    clients = [
+        replace(c, **{s: tuple(np.asarray(p, t) for p, t in zip(getattr(c, s), ("f4", "i8"), strict=True))
+                      for s in ("train", "valid", "test")})
+        for c in CLIENTS
+    ]  # fmt: skip
+    here = simulate(problem=ft.Simulation(task, clients), method=ft.methods.scaffold, engine="sequential")
+    grid = grid_of(clients, task)
+    same(here, tune(grid, ft.flower.Fleet(grid, task, least=6), method=ft.methods.scaffold))
+
+
+def test_clients_stand_in_the_natural_order_of_their_ids():
+    assert sorted(["b", 10, "a10", 9, "a2", "a", "10"], key=natural) == [9, 10, "10", "a", "a2", "a10", "b"]
+    grid = grid_of([CLIENTS[i] for i in (3, 0, 5, 1, 4, 2)])  # the order in which nodes appear does not matter
+    same(simulated(), tune(grid))
+
+
+def test_what_clients_remember_may_be_in_files(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedtuner.memory.LIMIT", 100)
+    here = simulate(method=toys.remembering, store=tmp_path / "here")
+    there = tune(grid_of(method=toys.remembering), method=toys.remembering, store=tmp_path / "there")
+    assert repr(here.history) == repr(there.history)
+    assert here.best.model.tobytes() == there.best.model.tobytes()
+
+
+# Many arms at once
+
+
+def test_the_arms_of_a_rung_are_sent_together_and_a_paused_one_is_not_sent():
+    grid = grid_of()
+    study = tune(grid)
+    assert grid.batches[0] == 6  # greetings
+    assert max(grid.batches) == 4 * 3  # four arms of three clients in one batch
+    sent = grid.count()
+    for arm, state in study.states.items():
+        assert [sent[arm, t] for t in range(12)] == [3 if t < state.round else 0 for t in range(12)]
+    assert sum(state.round for state in study.states.values()) == study.rounds_used == ROUNDS
+
+
+def test_an_arm_does_not_wait_for_another():
+    """Arm 0's clients answer when all the other arms have sent their second round."""
+    grid = grid_of()
+    grid.faults = dict.fromkeys(grid.apps, holding(grid, lambda arm, round: (arm, round) == (0, 0)))
+    grid.on_push = lambda message: release(grid) if sum(grid.count()[a, 1] for a in (1, 2, 3)) == 9 else None
+    study = tune(grid, schedule=ft.random_search(budget=8, longest=2))
+    assert not study.problem.faults
+    assert {r.dropped for r in study.history} == {0}
+
+
+def holding(grid: MemoryGrid, which: Callable[[int, int], bool]) -> Any:
+    """A fault that keeps the answers of some arms and rounds back until they are released."""
+
+    def hold(reply: Message) -> Message | None:
+        asked = next(m for m in grid.sent if m.metadata.message_id == reply.metadata.reply_to_message_id)
+        about: Any = asked.content.config_records["fedtuner"]
+        if not which(about["arm"], about["round"]):
+            return reply
+        held = grid.__dict__.setdefault("held", [])
+        held.append((about["arm"], about["round"], reply))
+        return None
+
+    return hold
+
+
+def release(grid: MemoryGrid, which: Callable[[int, int], bool] = lambda arm, round: True) -> None:
+    held = grid.__dict__.setdefault("held", [])
+    for arm, round, reply in [h for h in held if which(h[0], h[1])]:
+        held.remove((arm, round, reply))
+        grid.replies.setdefault(reply.metadata.reply_to_message_id, deque()).append((0.0, reply))
+
+
+# Faults
+
+
+def delayed(reply: Message, seconds: float) -> Message:
+    reply.delay = seconds  # type: ignore[attr-defined]
+    return reply
+
+
+def error(reply: Message) -> Message:
+    wrong = Message(Error(2, "Traceback (most recent call last):\nMemoryError: the phone is full\n"), reply_to=reply)
+    wrong.metadata.__dict__.update(reply.metadata.__dict__)
+    return wrong
+
+
+def with_w(change: Any) -> Any:
+    def fault(reply: Message) -> Message:
+        reply.content["arrays"] = ArrayRecord({"w": Array(change(reply.content["arrays"]["w"].numpy()))})
+        return reply
+
+    return fault
+
+
+def with_numbers(**numbers: Any) -> Any:
+    def fault(reply: Message) -> Message:
+        reply.content["report"] = MetricRecord({**reply.content["report"], **numbers})
+        return reply
+
+    return fault
+
+
+def without(name: str) -> Any:
+    def fault(reply: Message) -> Message:
+        del reply.content[name]
+        return reply
+
+    return fault
+
+
+def garbage(reply: Message) -> Message:
+    reply.content["arrays"] = ArrayRecord({"w": Array("float32", (13,), "numpy.ndarray", b"no array at all")})
+    return reply
+
+
+def nonsense(reply: Message) -> Message:
+    reply.content = RecordDict()
+    return reply
+
+
+MALFORMED = {
+    "longer": with_w(lambda w: np.append(w, np.float32(0))),
+    "matrix": with_w(lambda w: w.reshape(1, -1)),
+    "double": with_w(lambda w: w.astype(np.float64)),
+    "garbage": garbage,
+    "empty": nonsense,
+    "no report": without("report"),
+    "no arrays": without("arrays"),
+    "negative |T|": with_numbers(examples=-3),
+    "|V| that is not whole": with_numbers(validated=2.5),
+    "error above 1": with_numbers(error_after=17.0),
+    "negative error": with_numbers(error_after=-0.5),
+    "NaN error": with_numbers(error_before=math.nan),
+    "loss of two": with_numbers(loss_after=[0.1, 0.2]),
+    "tried what was not asked": with_numbers(tried=[0.1, 0.2, 0.3, 0.4]),
+}
+
+
+def dropping(client: int, **changed: Any) -> ft.Study:
+    """The same study in a Simulation in which one client's reports never arrive."""
+    from fedtuner import executors
+
+    problem = toys.problem()
+
+    class Deaf(executors.Serial):
+        def advance(self, legs: Any, stop: Any) -> Any:
+            from fedtuner.arm import work
+
+            def work_all(jobs: Any) -> Any:
+                return [None if j.client == client else work(self._place.setting.method, problem, j) for j in jobs]
+
+            for leg in legs:
+                yield from executors._advance(self._place, leg, stop, work_all)
+
+    problem.executor = lambda setting, folder: Deaf(executors.Place(setting, problem, folder))  # type: ignore[attr-defined]
+    return simulate(problem=problem, **changed)
+
+
+@functools.cache
+def deaf(**changed: Any) -> ft.Study:
+    return dropping(2, **changed)
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_malformed_reply_is_a_dropped_client(name):
+    grid = grid_of()
+    grid.faults[1002] = MALFORMED[name]
+    everyone: Any = {"schedule": ft.random_search(budget=4, longest=2), "cohort": 6}
+    study = tune(grid, **everyone)
+    assert study.problem.faults == {"malformed": study.rounds_used}
+    assert {r.dropped for r in study.history} == {1}
+    same(study, deaf(**everyone))
+
+
+def test_an_error_reply_is_a_dropped_client_and_its_reason_is_told(tmp_path, caplog):
+    grid = grid_of()
+    grid.faults[1002] = error
+    study = tune(grid, store=tmp_path)
+    same(study, deaf())
+    lines = [json.loads(line) for line in (tmp_path / "fleet.jsonl").read_text().splitlines()]
+    assert len(lines) == study.problem.faults["error"] == sum(r.dropped for r in study.history) > 4
+    assert {(line["kind"], line["client"]) for line in lines} == {("error", "phone2")}
+    assert lines[0]["what"].endswith("client 'phone2': MemoryError: the phone is full")
+    told = [r.getMessage() for r in caplog.records if "phone is full" in r.getMessage()]
+    assert len(told) == 5
+    assert "more of these are counted in silence in fleet.jsonl" in told[-1]
+
+
+def test_a_client_that_never_answers_is_dropped_at_the_deadline():
+    grid = grid_of()
+    grid.faults[1002] = lambda reply: None
+    study = tune(grid, fleet_of(grid, deadline=0.1))
+    assert study.problem.faults == {"timeout": sum(r.dropped for r in study.history)}
+    same(study, deaf())
+
+
+def test_a_late_reply_is_dropped_and_counted():
+    """The answers of one client come when its arm has gone on without them."""
+    grid = grid_of()
+    grid.faults[1002] = holding(grid, lambda arm, round: True)
+
+    def next_round(message: Message) -> None:
+        if message.metadata.message_type == "train.fedtuner":
+            now: Any = message.content.config_records["fedtuner"]
+            release(grid, lambda arm, round: arm == now["arm"] and round < now["round"])
+
+    grid.on_push = next_round
+    study = tune(grid, fleet_of(grid, deadline=0.08))
+    same(study, deaf())
+    assert study.problem.faults["timeout"] == sum(r.dropped for r in study.history)
+    assert 0 < study.problem.faults["late"] <= study.problem.faults["timeout"]
+
+
+def test_an_update_that_is_not_finite_is_broken_whatever_it_says():
+    grid = grid_of()
+    grid.faults[1002] = with_w(lambda w: np.full_like(w, np.nan))  # its report still boasts a good error
+    study = tune(grid)
+    asked = sum(1 for m in grid.work_sent() if m.metadata.dst_node_id == 1002)
+    assert sum(r.broken for r in study.history) == asked > 0
+    assert not any(r.dropped or r.diverged for r in study.history)
+
+
+@pytest.mark.parametrize(("limit", "weight"), [(None, 10), (25, None)])
+def test_a_client_that_lies_about_its_examples_does_not_dominate(limit, weight):
+    grid = grid_of()
+    grid.faults[1002] = with_numbers(examples=10**9, validated=10**9)
+    study = tune(grid, fleet_of(grid, most_examples=limit), cohort=6)
+    honest = [len(c.train[1]) for c in CLIENTS]
+    most = limit or weight * sorted([*(n for i, n in enumerate(honest) if i != 2), 10**9])[2]
+    true = sum(min(n, most) for i, n in enumerate(honest) if i != 2) + most
+    assert {r.examples for r in study.history} == {true}
+    assert study.problem.faults["capped"] >= study.rounds_used
+
+
+def test_clients_of_honest_sizes_are_not_capped():
+    study = tune(grid_of(), fleet_of(grid_of()))
+    assert not study.problem.faults
+
+
+def test_vectors_unlike_the_others_are_left_out():
+    grid = grid_of()
+
+    def shorter(reply: Message) -> Message:
+        reply.content["extra"] = ArrayRecord({"control": Array(np.zeros(3, np.float32))})
+        return reply
+
+    grid.faults[1002] = shorter
+    study = tune(grid, method=ft.methods.scaffold, cohort=6)
+    assert study.problem.faults == {"malformed": study.rounds_used}
+    same(study, dropping(2, method=ft.methods.scaffold, cohort=6))
+
+
+def test_a_study_in_which_nobody_can_work_ends_and_says_why():
+    grid = grid_of(task=toys.Raising())
+    for app in list(grid.apps):
+        grid.faults[app] = error
+    with pytest.raises(FleetError, match=r"no client reported in 3 tries; the last: .*the phone is full"):
+        tune(grid)
+
+
+def test_a_grid_that_fails_says_that_what_was_finished_is_kept(tmp_path):
+    grid = grid_of()
+    broken = iter(range(28))
+
+    def fail(message: Message) -> None:
+        if next(broken, None) is None:
+            raise ConnectionError("the SuperLink is gone")
+
+    grid.on_push = fail
+    with pytest.raises(FleetError, match=r"the grid failed \(ConnectionError: the SuperLink is gone\).*run again"):
+        tune(grid, store=tmp_path)
+    kept = stores.read(tmp_path)[2]
+    assert sum(map(len, kept.values())) >= 4
+    grid.on_push = lambda message: None
+    same(tune(grid, store=tmp_path), simulated())
+
+
+FAULTS = {
+    "error": error,
+    "silence": lambda reply: None,
+    "late": lambda reply: delayed(reply, 0.1),
+    "nan": with_w(lambda w: np.full_like(w, np.nan)),
+    **MALFORMED,
+}
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(st.integers(1000, 1003), st.lists(st.sampled_from(sorted(FAULTS)), min_size=1), max_size=4))
+def test_whatever_goes_wrong_the_study_ends_and_its_records_say_so(faults):
+    """One of six clients is well, one lies, and the others do something else, wrong or not, at every message."""
+    grid = grid_of()
+    grid.faults[1004] = with_numbers(examples=10**12, validated=10**12)
+    for node, kinds in faults.items():
+        turns = itertools.cycle([*kinds, None])
+
+        def fault(reply: Message, turns: Any = turns) -> Message | None:
+            kind = next(turns)
+            return reply if kind is None else FAULTS[kind](reply)
+
+        grid.faults[node] = fault
+    study = tune(grid, fleet_of(grid, deadline=0.05), cohort=6)
+    seen = study.problem.faults
+    assert study.rounds_used == ROUNDS
+    assert sum(r.dropped for r in study.history) == seen["error"] + seen["timeout"] + seen["malformed"]
+    assert all(
+        np.isfinite(state.w).all() and abs(state.belief.theta.sum() - 1) < 1e-9 for state in study.states.values()
+    )
+    assert all(r.examples <= 5 * 22 + 10 * 22 for r in study.history)
+    assert set(seen) <= {"error", "timeout", "late", "malformed", "capped"}
+
+
+# Who is there
+
+
+def test_too_few_are_waited_for_and_then_named(caplog, monkeypatch):
+    monkeypatch.setattr(fleet, "_SAY", 0.05)
+    caplog.set_level("INFO", "flwr")
+    grid = grid_of(CLIENTS[:2])
+    with pytest.raises(FleetError, match=r"2 of the 3 clients that a round needs are there after 0.2 s \(2 nodes onl"):
+        tune(grid, ft.flower.Fleet(grid, toys.Softmax(), wait=0.2))
+    assert any("waiting for clients: 2 of 3 are there" in r.getMessage() for r in caplog.records)
+    empty = MemoryGrid()
+    with pytest.raises(FleetError, match="0 of the 3 clients"):
+        tune(empty, ft.flower.Fleet(empty, toys.Softmax(), wait=0.1))
+
+
+def test_a_node_that_comes_in_time_is_waited_for():
+    grid = grid_of()
+    ids, end = sorted(grid.online), time.monotonic() + 0.3
+    grid.get_node_ids = lambda: ids if time.monotonic() > end else ids[:-1]  # type: ignore[method-assign]
+    same(tune(grid), simulated())
+
+
+def test_with_fewer_than_the_cohort_but_enough_the_round_is_smaller():
+    grid = grid_of(CLIENTS[:4])
+    study = tune(grid, fleet_of(grid, least=2), cohort=5)
+    assert {r.clients for r in study.history} == {4}
+    assert study.evaluate("test")
+
+
+def test_who_leaves_is_asked_no_more_and_who_joins_is():
+    grid = grid_of()
+    late = grid.add(ft.flower.client_app(toys.Softmax(), lambda context: replace(CLIENTS[0], id="late")))
+    grid.online -= {late}
+
+    def churn(message: Message) -> None:
+        if len(grid.work_sent()) == 18:
+            grid.online -= {1002}
+            grid.online |= {late}
+
+    grid.on_push = churn
+    study = tune(grid, fleet_of(grid, least=3, deadline=0.2), method=ft.methods.scaffold)
+    places = [m.metadata.dst_node_id for m in grid.work_sent()]
+    assert late not in places[:18]
+    assert late in places
+    assert 1002 in places[:18]
+    assert 1002 not in places[30:]
+    assert study.problem.population == 7
+    assert study.problem.faults["left"] == 1
+    assert any(client_number("late") in state.memory for state in study.states.values())
+    assert study.rounds_used == ROUNDS
+
+
+def test_a_device_that_restarts_is_the_same_client_and_its_work_is_sent_again():
+    """Client 2's node dies with a job in hand; under another node id it does that job: not a bit is different."""
+    grid = grid_of(method=toys.remembering)
+    reborn = grid.add(grid.apps[1002])
+    grid.online -= {reborn}
+    died = []
+
+    def die(message: Message) -> None:
+        if message.metadata.dst_node_id == 1002 and len(grid.work_sent()) > 12 and not died:
+            died.append(message)
+            grid.online -= {1002}
+            grid.online |= {reborn}
+
+    grid.on_push = die
+    study = tune(grid, method=toys.remembering)
+    assert died
+    assert study.problem.faults == {"left": 1}
+    assert any(m.metadata.dst_node_id == reborn for m in grid.work_sent())
+    same(study, simulate(method=toys.remembering))
+
+
+def test_two_nodes_with_one_id_are_one_client(caplog):
+    grid = grid_of()
+    grid.add(ft.flower.client_app(toys.Softmax(), lambda context: CLIENTS[2]))
+    study = tune(grid)
+    assert study.problem.faults["moved"] == 1
+    assert "two with one id?" in caplog.text
+    same(study, simulated())
+
+
+@pytest.mark.parametrize(
+    ("app", "why"),
+    [
+        (ClientApp(), "is its ClientApp made by fedtuner.flower"),
+        (ft.flower.client_app(toys.Softmax(features=4), lambda context: CLIENTS[0]), "its model has 16 entries, the s"),
+        (ft.flower.tuned(ClientApp()), "is made by tuned, but this server needs one made by client_app"),
+        (ft.flower.client_app(toys.Softmax(), lambda context: replace(CLIENTS[0], id=2.5)), "its id is 2.5"),
+        (ft.flower.client_app(toys.Softmax(), lambda context: None), "AttributeError"),  # type: ignore[arg-type,return-value]
+    ],
+)
+def test_a_node_that_does_not_fit_is_refused_with_the_reason(app, why, caplog):
+    grid = grid_of()
+    stranger = grid.add(app)
+    study = tune(grid)
+    assert study.problem.faults == {"refused": 1}
+    assert why in caplog.text
+    assert not any(m.metadata.dst_node_id == stranger for m in grid.work_sent())
+    same(study, simulated())
+    alone = MemoryGrid()
+    alone.add(app)
+    with pytest.raises(FleetError, match=rf"0 of the 3 clients.*node {1000} was refused: .*{why[-20:]}"):
+        tune(alone, ft.flower.Fleet(alone, toys.Softmax(), wait=0.1))
+
+
+def test_a_node_that_says_nothing_holds_up_nobody_for_long():
+    grid = grid_of()
+    mute = grid.add(ClientApp())
+    deliver = grid._deliver
+    grid._deliver = lambda message: None if message.metadata.dst_node_id == mute else deliver(message)  # type: ignore[method-assign]
+    study = tune(grid, fleet_of(grid, deadline=0.3))
+    assert study.problem.faults == {"refused": 1}
+    same(study, simulated())
+
+
+def test_a_node_that_is_slow_to_answer_a_greeting_joins_when_it_does(monkeypatch):
+    """It may have to install the app first: the answer counts however late it comes."""
+    monkeypatch.setattr(fleet, "_GREETING", 0.1)
+    grid = grid_of()
+    problem, pull = fleet_of(grid), grid.pull_messages
+    held: list[Message] = []
+
+    def late(ids: Any) -> list[Message]:
+        arrived = [*held, *pull(ids)]
+        held[:] = [m for m in arrived if m.metadata.src_node_id == 1005 and not problem.faults["refused"]]
+        return [m for m in arrived if m not in held]
+
+    grid.pull_messages = late  # type: ignore[method-assign]
+    study = tune(grid, problem)
+    assert study.problem.faults == {"refused": 1}
+    same(study, simulated())
+
+
+# Checkpoints
+
+
+@pytest.mark.parametrize("after", [3, 17, 28])
+def test_a_server_that_is_killed_continues_to_the_same_end(after, tmp_path):
+    """A kill in mid-rung; the next run has other nodes for the same clients."""
+
+    def run() -> None:
+        grid = grid_of(method=toys.remembering)
+        grid.on_push = lambda message: toys.die() if len(grid.work_sent()) == after else None
+        tune(grid, method=toys.remembering, store=tmp_path)
+
+    assert toys.forked(run) == -9
+    grid = grid_of(list(reversed(CLIENTS)), method=toys.remembering)
+    study = tune(grid, method=toys.remembering, store=tmp_path)
+    same(study, simulate(method=toys.remembering))
+    again = len(grid.count())  # sent again: at most the rounds that were under way
+    assert again <= ROUNDS - max(0, (after - 12) // 3)
+
+
+def test_every_round_is_on_disk_before_the_next_of_its_arm_is_sent(tmp_path):
+    grid = grid_of()
+    seen = []
+
+    def look(message: Message) -> None:
+        if message.metadata.message_type == "train.fedtuner":
+            about = message.content.config_records["fedtuner"]
+            state = stores.unpack((tmp_path / "arms" / f"{about['arm']}.safetensors").read_bytes(), Path())
+            seen.append(state.round == about["round"])
+
+    grid.on_push = look
+    tune(grid, store=tmp_path)
+    assert len(seen) == 3 * ROUNDS
+    assert all(seen)
+
+
+def test_stopping_leaves_the_rounds_under_way_and_keeps_the_rest(tmp_path):
+    grid = grid_of()
+    problem = fleet_of(grid)
+    executor = problem.executor(ft.tuning.Setting(ft.methods.fedavg, ft.FedEx(k=2), 3), tmp_path)  # type: ignore[attr-defined]
+    study = simulate(fedex=ft.FedEx(k=2))
+    from fedtuner.executors import Leg
+
+    steps = []
+    for step in executor.advance([Leg(study.arm(0), None, 10)], lambda: len(steps) > 4):
+        steps.append(step)
+    assert [s.state.round for s in steps if s.state] == [0, 1, 2, 3, 4]
+    assert isinstance(executor, dispatch.Dispatch)
+    executor.close()
+
+
+def test_a_finished_study_asks_no_device(tmp_path):
+    first = tune(grid_of(), store=tmp_path)
+    first.evaluate("test")
+    nobody = MemoryGrid()
+    again = tune(nobody, ft.flower.Fleet(nobody, toys.Softmax()), store=tmp_path)
+    assert again.result() == first.result()
+    assert again.evaluate("test") == first.evaluate("test")
+    assert nobody.sent == []
+
+
+def test_an_evaluation_counts_those_who_answer():
+    grid = grid_of()
+    study = tune(grid)
+    everyone = study.evaluate("test")
+    grid.faults[1002] = error
+    some = study._evaluate("test", "mode", "error")
+    sizes = [len(c.test[1]) for c in CLIENTS]
+    assert some != everyone
+    wrong = some["global"] * (sum(sizes) - sizes[2])
+    assert wrong == pytest.approx(round(wrong))
+    grid.faults = dict.fromkeys(grid.apps, error)
+    with pytest.raises(FleetError, match=r"no client answered an evaluation: .*the phone is full"):
+        study._evaluate("test", "mode", "error")
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"least": 0}, "least = 0"),
+        ({"least": 2.5}, "least = 2.5"),
+        ({"wait": -1}, "wait = -1"),
+        ({"deadline": math.inf}, "deadline = inf"),
+        ({"most_examples": 0}, "most_examples = 0"),
+    ],
+)
+def test_settings_that_make_no_sense(changed, what):
+    with pytest.raises(SpecError, match=what):
+        fleet_of(MemoryGrid(), **changed)
+
+
+def test_the_store_knows_the_model_and_not_the_clients(tmp_path):
+    tune(grid_of(), store=tmp_path)
+    spec = stores.read_json(tmp_path / "spec.json")
+    assert spec["problem"]["name"] == "flower"
+    few = grid_of(CLIENTS[:1])
+    tune(few, fleet_of(few), store=tmp_path)  # finished: nobody is asked
+    other = ft.flower.Fleet(grid_of(), toys.Softmax(features=4))
+    with pytest.raises(ft.FedtunerError, match="holds another study"):
+        tune(grid_of(), other, store=tmp_path)
