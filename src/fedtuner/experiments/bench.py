@@ -1,0 +1,183 @@
+"""Run a suite: every study and seed that has no result yet, with shared arms, from wherever it was stopped.
+
+Studies of one family (family.py) run side by side. Families run one after the other: data set by data set, seed by
+seed, so that what is there at any time can be compared in pairs. A result is written as soon as its study ends; the
+states of a family's arms are deleted as soon as no study of the suite is left to want them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TextIO
+
+from fedtuner import spec
+from fedtuner.errors import ClientError, FedtunerError, Interrupted, WorkerError
+from fedtuner.executors import cores
+from fedtuner.experiments import results
+from fedtuner.experiments.compare import compare
+from fedtuner.experiments.family import Family
+from fedtuner.experiments.plan import Group, calibrate, groups, speedup
+from fedtuner.experiments.suite import Suite
+from fedtuner.experiments.tabulate import as_json as as_plain
+from fedtuner.experiments.tabulate import show
+from fedtuner.federation import Simulation
+from fedtuner.progress import duration, stoppable
+from fedtuner.report import strict
+
+SCRATCH = "scratch"
+EVERY = 5.0  # seconds between two lines of progress
+
+
+@dataclass
+class Report:
+    """What a run of a suite did."""
+
+    done: int = 0  # studies finished
+    asked: int = 0  # rounds of these studies
+    computed: int = 0  # rounds really computed
+    failed: list[tuple[str, FedtunerError]] = field(default_factory=list)
+
+
+def run(
+    suite: Suite, out: Path, workers: int | None = None, only: str | None = None, progress: TextIO | None = None
+) -> Report:
+    """Run what has no result yet and return what was done; ``progress`` is where the time left is told."""
+    todo = groups(suite, out, only)
+    report = Report()
+    results.write_suite(out, suite)
+    board = _Board(todo, workers or cores(), progress)
+    held: tuple[str, Simulation] | None = None  # one problem at a time
+    with stoppable() as stop:
+        for group in todo:
+            try:
+                if held is None or held[0] != group.problem:
+                    held = None
+                    held = (group.problem, spec.load_problem(group.problem))
+                    board.time(group, held[1])
+                _run_group(group, held[1], out, workers, board, report, stop)
+            except FedtunerError as error:
+                report.failed.append((f"{group.entries[0].name} seed{group.entries[0].seed}", error))
+                board.drop(group)
+            except Interrupted as error:
+                left = sum(len(g.asked) for g in todo) - report.done
+                raise Interrupted(
+                    f"stopped with {left} studies to go. Everything is kept in {out}: run the same command again to "
+                    "continue"
+                ) from error
+    results.write_suite(out, suite)
+    if (out / SCRATCH).is_dir() and not any((out / SCRATCH).iterdir()):
+        (out / SCRATCH).rmdir()
+    return report
+
+
+def _run_group(
+    group: Group,
+    problem: Simulation,
+    out: Path,
+    workers: int | None,
+    board: _Board,
+    report: Report,
+    stop: Callable[[], bool],
+) -> None:
+    if stop():
+        raise Interrupted
+    folder = out / SCRATCH / group.name
+    family = Family(group.entries, group.asked, problem, folder, workers)
+    board.begin(group)
+    for outcome in family.run(lambda status: board.show(family.computed), stop):
+        results.write(results.file_of(out, outcome.entry), results.describe(outcome))
+        report.done += 1
+        report.asked += outcome.study.rounds_used
+        board.finished()
+    report.computed += family.computed
+    board.end(group)
+    if len(group.asked) == len(group.entries):
+        shutil.rmtree(folder)
+
+
+class _Board:
+    """How far a suite is, and the time left: what each problem still has to do, at its own pace."""
+
+    def __init__(self, todo: Sequence[Group], workers: int, out: TextIO | None) -> None:
+        self._out, self._workers = out, workers
+        self._left = {group.name: (group.problem, group.expected()[0]) for group in todo} if out else {}
+        self._pace: dict[str, float] = {}  # seconds of each problem's round, as far as is known
+        self._work: dict[str, tuple[float, float]] = {}  # seconds and rounds of families that have ended
+        self._studies, self._done = sum(len(group.asked) for group in todo), 0
+        self._now: Group | None = None
+        self._began = self._said = time.monotonic()
+        self._rounds = 0
+
+    def time(self, group: Group, problem: Simulation) -> None:
+        """Take a problem's pace before its first family."""
+        if self._out:
+            self._pace[group.problem] = calibrate(group.entries, problem, 1.0)[0] / speedup(self._workers)
+
+    def begin(self, group: Group) -> None:
+        self._now, self._began, self._rounds = group, time.monotonic(), 0
+
+    def show(self, rounds: int) -> None:
+        self._rounds = rounds
+        self._say()
+
+    def finished(self) -> None:
+        self._done += 1
+        self._say(force=self._done == self._studies)
+
+    def end(self, group: Group) -> None:
+        seconds, rounds = self._work.get(group.problem, (0.0, 0.0))
+        self._work[group.problem] = seconds + time.monotonic() - self._began, rounds + max(1, self._rounds)
+        self.drop(group)
+
+    def drop(self, group: Group) -> None:
+        self._left.pop(group.name, None)
+        self._now = None
+
+    def _seconds_left(self) -> float | None:
+        pace = {**self._pace, **{name: s / r for name, (s, r) in self._work.items()}}
+        if not pace:
+            return None
+        usual = sum(pace.values()) / len(pace)
+        total = sum(pace.get(problem, usual) * rounds for problem, rounds in self._left.values())
+        if self._now is not None:
+            problem, rounds = self._left[self._now.name]
+            total -= pace.get(problem, usual) * min(self._rounds, rounds)
+        return total
+
+    def _say(self, force: bool = False) -> None:
+        if self._out is None or not (force or time.monotonic() - self._said > EVERY):
+            return
+        self._said = time.monotonic()
+        where = f", {self._now.problem} seed {self._now.entries[0].seed}" if self._now else ""
+        line = f"bench: {self._done} of {self._studies} studies{where}, {duration(self._seconds_left())} left"
+        print(line, file=self._out, flush=True)
+
+
+def default_out(path: Path) -> Path:
+    """Return where a suite's results are kept unless it is said otherwise: ``results/NAME`` beside its file."""
+    return path.parent / "results" / path.stem
+
+
+def print_report(done: Report, out: Path, as_json: bool = False) -> int:
+    """Print the comparison of all results, and what this run did; return the exit code."""
+    failed = {name: str(error) for name, error in done.failed}
+    if as_json:
+        run = {"done": done.done, "asked": done.asked, "computed": done.computed, "failed": failed}
+        made = as_plain(compare([out])) if results.read(out) else {}
+        print(json.dumps(strict({"run": run, **made}), indent=2))
+    else:
+        if results.read(out):
+            show(compare([out]))
+        if done.done:
+            print(f"\n{done.done} studies of {done.asked} rounds took {done.computed} rounds: equal arms are shared.")
+        print(f"Kept in {out}: fedtuner compare {out}")
+        for name, why in failed.items():
+            print(f"fedtuner: {name} and what shares its arms: {why}", file=sys.stderr)
+    worst = [1 if isinstance(error, (ClientError, WorkerError)) else 2 for _, error in done.failed]
+    return min(worst, default=0)

@@ -1,0 +1,214 @@
+"""Compare studies over seeds: means with intervals, paired differences with tests, the published numbers beside them.
+
+Runs are results of suites (``fedtuner bench``) and folders of studies (``fedtuner run``). Runs that differ in nothing
+but their seed are one study.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedtuner.errors import SpecError, StoreError, suggest
+from fedtuner.experiments import results
+from fedtuner.experiments.statistics import Paired, Summary, paired, summary
+from fedtuner.report import summary as summary_of
+
+METRICS = ("target", "global", "personalized")
+
+
+@dataclass(frozen=True)
+class Study:
+    """One study over several seeds."""
+
+    labels: Mapping[str, str]  # by axis
+    problem: str
+    target: str
+    errors: Mapping[int, float]  # by seed
+    rounds: float  # mean over seeds
+    arms: int  # over all seeds, and those of them that diverged
+    diverged: int
+    paper: tuple[float, ...] = ()  # published mean, standard deviation and half the interval, in percent
+
+    @property
+    def name(self) -> str:
+        """The names of its axes' values."""
+        return " / ".join(self.labels.values())
+
+    @property
+    def summary(self) -> Summary:
+        """Mean, standard deviation and interval over its seeds."""
+        return summary(list(self.errors.values()))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two studies on the same seeds."""
+
+    first: Study
+    second: Study
+    axis: str
+    seeds: tuple[int, ...]
+    difference: Paired
+    better: int  # seeds on which the second has the lower error
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that is said about some studies."""
+
+    metric: str
+    studies: tuple[Study, ...]
+    pairs: tuple[Pair, ...]
+    columns: str = ""
+    title: str = ""
+    rates: bool = True  # whether errors are shares of 1, shown in percent
+    notes: tuple[str, ...] = field(default=())
+
+
+def compare(
+    paths: Iterable[Path], metric: str = "target", along: str | None = None, columns: str | None = None
+) -> Comparison:
+    """Return the comparison of runs; ``along`` is the axis whose values are paired with its first."""
+    if metric not in METRICS:
+        raise SpecError(f"metric = {metric!r}, but must be one of {METRICS}{suggest(metric, METRICS)}")
+    runs, abouts = [], []
+    for path in paths:
+        if not path.exists():
+            raise SpecError(f"no runs in {path}: give results of 'fedtuner bench' or folders of 'fedtuner run'")
+        runs += [(_of_store(path), True)] if (path / "spec.json").exists() else [(r, False) for r in results.read(path)]
+        abouts.append(results.about(path))
+    if not runs:
+        raise SpecError(
+            "there are no finished studies in what was given: 'fedtuner bench' and 'fedtuner run' make them"
+        )
+    stores = _told_apart([run for run, stored in runs if stored])
+    paper = {name: tuple(numbers) for about in abouts for name, numbers in about.get("paper", {}).items()}
+    studies = _studies([*(run for run, stored in runs if not stored), *stores], metric, paper)
+    about = next((about for about in abouts if about), {})
+    axes = list(dict.fromkeys(axis for study in studies for axis in study.labels))
+    along = along or about.get("along") or axes[-1]
+    columns = about.get("columns", "") if columns is None else columns
+    for option, axis in (("--along", along), ("--columns", columns)):
+        if axis and axis not in axes:
+            raise SpecError(f"{option} {axis!r}, but the axes are {axes}{suggest(axis, axes)}")
+    pairs = tuple(_pairs(studies, along))
+    rates = all(e <= 1 for study in studies for e in study.errors.values() if math.isfinite(e))
+    return Comparison(
+        metric, tuple(studies), pairs, columns, about.get("title", ""), rates, tuple(_notes(studies, pairs))
+    )
+
+
+def _of_store(path: Path) -> dict[str, Any]:
+    """Return a study's folder as a result."""
+    told = summary_of(path)
+    described, result = told["spec"], told["result"]
+    errors = told["evaluations"].get("tuned", {}).get("test mode error")
+    if result is None or errors is None:
+        raise StoreError(f"{path} is not finished or was not tested: 'fedtuner run' continues it")
+    settings = {key: value for key, value in described.items() if key not in ("seed", "layout", "format")}
+    labels = {
+        "data": described["problem"]["name"],
+        "method": described["method"],
+        "wrapper": described["schedule"]["kind"].replace("_", " "),
+        "target": described["target"],
+        "tuning": "+ FedEx" if described["fedex"]["k"] > 1 else "plain",
+    }
+    return {
+        "labels": labels, "seed": described["seed"], "settings": settings, "problem": described["problem"],
+        "target": described["target"], "test": errors, "rounds": result["rounds_used"], "arms": len(told["arms"]),
+        "diverged": result["diverged"],
+    }  # fmt: skip
+
+
+def _told_apart(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return stores' runs with an axis of settings where those of one name differ in them."""
+    by_name: dict[str, set[str]] = {}
+    for run in runs:
+        by_name.setdefault(json.dumps(run["labels"]), set()).add(json.dumps(run["settings"], sort_keys=True))
+    if all(len(kinds) == 1 for kinds in by_name.values()):
+        return runs
+    made = []
+    for run in runs:
+        flat = [_flat(json.loads(kind)) for kind in by_name[json.dumps(run["labels"])]]
+        varying = sorted({key for one in flat for key in one if any(one.get(key) != other.get(key) for other in flat)})
+        own = _flat(run["settings"])
+        words = ", ".join(f"{key} = {own.get(key)}" for key in varying) or "as usual"
+        made.append({**run, "labels": {**run["labels"], "settings": words}})
+    return made
+
+
+def _flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found |= _flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": value}
+    return found
+
+
+def _studies(runs: Iterable[Mapping[str, Any]], metric: str, paper: Mapping[str, tuple[float, ...]]) -> list[Study]:
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for run in runs:
+        groups.setdefault(json.dumps(run["labels"]), []).append(run)
+    studies = []
+    for kept in groups.values():
+        first, seeds = kept[0], [run["seed"] for run in kept]
+        name = " / ".join(first["labels"].values())
+        twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
+        if twice:
+            raise SpecError(f"{name} has seed {twice[0]} twice: give each run once")
+        errors = {
+            run["seed"]: float(run["test"][run["target"] if metric == "target" else metric])
+            for run in sorted(kept, key=lambda run: int(run["seed"]))
+        }
+        rounds, diverged = (run["rounds"] for run in kept), (len(run["diverged"]) for run in kept)
+        studies.append(
+            Study(
+                first["labels"],
+                first["problem"]["name"],
+                first["target"],
+                errors,
+                rounds=sum(rounds) / len(kept),
+                arms=sum(run["arms"] for run in kept),
+                diverged=sum(diverged),
+                paper=paper.get(name, ()) if metric == "target" else (),
+            )
+        )
+    return studies
+
+
+def _pairs(studies: Sequence[Study], along: str) -> Iterable[Pair]:
+    """Yield each study with the one that has the first value of the axis and is otherwise the same."""
+    firsts: dict[str, Study] = {}
+    for study in studies:
+        others = json.dumps({axis: label for axis, label in study.labels.items() if axis != along})
+        first = firsts.setdefault(others, study)
+        seeds = tuple(seed for seed in first.errors if seed in study.errors)
+        if first is study or not seeds:
+            continue
+        a, b = ([one.errors[seed] for seed in seeds] for one in (first, study))
+        yield Pair(first, study, along, seeds, paired(a, b), sum(y < x for x, y in zip(a, b, strict=True)))
+
+
+def _notes(studies: Sequence[Study], pairs: Sequence[Pair]) -> Iterable[str]:
+    alone = [study.name for study in studies if len(study.errors) < 2]
+    if alone:
+        yield f"One seed gives no interval: {len(alone)} studies have one ({alone[0]}); run more seeds."
+    fewest = min((pair.difference.n for pair in pairs), default=0)
+    if 0 < fewest < 5:
+        yield (
+            f"With {fewest} pairs signed ranks cannot give a p below {2.0 ** (1 - fewest):.2g}: "
+            "five seeds are the fewest for 0.1, eight for 0.01."
+        )
+    if any(not math.isfinite(e) for study in studies for e in study.errors.values()):
+        yield "Some errors are not finite (every arm diverged, or no test data): their studies have no mean."
+    enough = [pair for pair in pairs if pair.difference.n >= 5]
+    if len(enough) > 1:
+        likely = sum(pair.difference.wilcoxon < 0.1 for pair in enough)
+        yield (
+            f"Of {len(enough)} comparisons {likely} have p < 0.1 by signed ranks; up to {len(enough) / 10:.1f} would "
+            "by chance alone if nothing made a difference. The p-values are not adjusted for this."
+        )

@@ -1,0 +1,274 @@
+"""Pictures of a suite's results: each as PNG, as SVG and as the CSV that it shows.
+
+A suite's ``[[figures]]`` say what to draw:
+
+    kind     online: test error of the incumbent against rounds used;  sweep: final test error against an axis;
+             theta: entropy of theta and probability of its mode over the winner's rounds;
+             ranges: the test errors of all arms that reached the end, seed by seed (needs every_arm)
+    x        sweep, ranges: the axis along the picture
+    line     the axis whose values are lines (online and theta: by default the suite's ``along``)
+    panel    the axis whose values have a picture each, side by side
+    only     such as { target = "global" }: only the studies with these values
+    name     of the files; by default the kind
+    log      "x" or "y": the scale that is logarithmic
+
+Means over seeds have their 90 % interval around them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedtuner.errors import SpecError, StoreError, suggest
+from fedtuner.experiments import results
+from fedtuner.experiments.statistics import summary
+from fedtuner.store import replace_file
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+KINDS = ("online", "sweep", "theta", "ranges")
+_KNOWN = ("kind", "x", "line", "panel", "only", "name", "log")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito's
+
+Result = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A mean over seeds at one place of a line; or, in ``ranges``, one arm (``seed`` says whose)."""
+
+    panel: str
+    line: str
+    x: float | str
+    n: int
+    mean: float
+    half: float
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What a picture shows."""
+
+    name: str
+    kind: str
+    x: str  # what stands along the picture
+    y: str
+    points: tuple[Point, ...]
+    log: str = ""
+
+    @property
+    def panels(self) -> list[str]:
+        """The names of its pictures side by side."""
+        return list(dict.fromkeys(point.panel for point in self.points))
+
+
+def draw(path: Path, to: Path, about: Mapping[str, Any] | None = None) -> list[Path]:
+    """Draw the figures of a folder of results and return their files; ``about`` is the suite, if it is newer."""
+    found = results.read(path) if path.exists() else []
+    about = about or results.about(path)
+    if not found:
+        raise SpecError(f"no results in {path}: 'fedtuner bench' makes them")
+    if not about.get("figures"):
+        raise SpecError(f"the suite of {path} names no [[figures]]: add one, such as kind = 'online'")
+    try:
+        import matplotlib as _  # noqa: F401
+    except ImportError as error:
+        raise SpecError("figures need matplotlib: pip install 'fedtuner[plot]'") from error
+    files = []
+    for wanted in about["figures"]:
+        made = figure(found, wanted, about.get("along", ""))
+        pictures = paint(made, about.get("title", ""))
+        for suffix, data in {"csv": table(made).encode(), **pictures}.items():
+            file = to / f"{made.name}.{suffix}"
+            try:
+                to.mkdir(parents=True, exist_ok=True)
+                replace_file(file, data)
+            except OSError as error:
+                raise StoreError(f"cannot write {file}: {error.strerror}") from error
+            files.append(file)
+    return files
+
+
+def figure(found: Sequence[Result], wanted: Mapping[str, Any], along: str = "") -> Figure:
+    """Return what a ``[[figures]]`` table stands for, of some results."""
+    for key in wanted:
+        if key not in _KNOWN:
+            raise SpecError(f"no setting figures.{key}{suggest(key, _KNOWN)}")
+    kind = wanted.get("kind")
+    if kind not in KINDS:
+        raise SpecError(f"figures.kind = {kind!r}, but must be one of {KINDS}{suggest(str(kind), KINDS)}")
+    axes = list(found[0]["labels"])
+    x, panel = wanted.get("x", ""), wanted.get("panel", "")
+    line = wanted.get("line", along if kind in ("online", "theta") else "")
+    if kind in ("sweep", "ranges") and not x:
+        raise SpecError(f"a figure of kind {kind!r} needs x: the axis along it, one of {axes}")
+    for name, axis in (("x", x), ("line", line), ("panel", panel)):
+        if axis and axis not in axes:
+            raise SpecError(f"figures.{name} = {axis!r}, but must be an axis{suggest(axis, axes)}")
+    if wanted.get("log", "") not in ("", "x", "y"):
+        raise SpecError(f"figures.log = {wanted['log']!r}, but must be 'x' or 'y'")
+    only = wanted.get("only", {})
+    found = [kept for kept in found if all(kept["labels"].get(axis) == label for axis, label in only.items())]
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for kept in found:
+        groups.setdefault((kept["labels"].get(panel, ""), kept["labels"].get(line, "")), []).append(kept)
+    shape: dict[str, Callable[[Sequence[Result]], Iterable[tuple[Any, ...]]]] = {
+        "online": _online,
+        "theta": _theta,
+        "sweep": lambda some: _sweep(some, x),
+        "ranges": lambda some: _ranges(some, x),
+    }
+    points = []
+    for (which, label), some in groups.items():
+        for where, *rest in shape[kind](some):
+            suffix, where = where if isinstance(where, tuple) else ("", where)
+            points.append(Point(", ".join(filter(None, (which, suffix))), label, where, *rest))
+    if not points:
+        needs = {"online": "online", "theta": "online, and FedEx", "ranges": "every_arm"}.get(kind, "")
+        raise SpecError(f"the results have nothing for a figure of kind {kind!r}: it needs studies with {needs}")
+    across = {"online": "communication rounds used", "theta": "round of the winner"}.get(kind, x)
+    up = {"theta": ""}.get(kind, "test error")
+    return Figure(str(wanted.get("name", kind)), kind, across, up, tuple(points), wanted.get("log", ""))
+
+
+def _online(some: Sequence[Result]) -> Iterable[tuple[Any, ...]]:
+    """Yield the incumbent's error after each number of rounds at which it changed on some seed."""
+    curves = [kept["online"]["curve"] for kept in some if "online" in kept]
+    if not curves:
+        return
+    sides = [results.SIDES.index(kept["target"]) - 2 for kept in some if "online" in kept]
+    start, end = max(curve[0][0] for curve in curves), max(kept["rounds"] for kept in some)
+    for used in sorted({row[0] for curve in curves for row in curve if row[0] >= start} | {start, end}):
+        errors = [
+            float([row for row in curve if row[0] <= used][-1][side]) for curve, side in zip(curves, sides, strict=True)
+        ]
+        yield used, *_mean(errors)
+
+
+def _theta(some: Sequence[Result]) -> Iterable[tuple[Any, ...]]:
+    """Yield theta's entropy and its mode's probability by round, over the seeds whose winner got that far."""
+    for column, name in ((1, "entropy of theta (nats)"), (2, "probability of the mode")):
+        by_round: dict[int, list[float]] = {}
+        for kept in some:
+            for row in kept.get("theta", ()):
+                by_round.setdefault(row[0], []).append(float(row[column]))
+        most = max(map(len, by_round.values()), default=0)
+        for round in sorted(by_round):
+            if len(by_round[round]) == most:
+                yield (name, round), *_mean(by_round[round])
+
+
+def _sweep(some: Sequence[Result], axis: str) -> Iterable[tuple[Any, ...]]:
+    groups: dict[str, list[float]] = {}
+    for kept in some:
+        groups.setdefault(kept["labels"][axis], []).append(float(kept["test"][kept["target"]]))
+    for label, errors in groups.items():
+        yield _place(label), *_mean(errors)
+
+
+def _ranges(some: Sequence[Result], axis: str) -> Iterable[tuple[Any, ...]]:
+    for kept in some:
+        side = results.SIDES.index(kept["target"]) - 2
+        for row in kept.get("tested", ()):
+            yield kept["labels"][axis], 1, float(row[side]), math.nan, kept["seed"]
+
+
+def _mean(values: Sequence[float]) -> tuple[int, float, float]:
+    made = summary(values)
+    return made.n, made.mean, made.half
+
+
+def _place(label: str) -> float | str:
+    try:
+        return float(label)
+    except ValueError:
+        return label
+
+
+def table(made: Figure) -> str:
+    """Return what a figure shows as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    seeds = any(point.seed is not None for point in made.points)
+    writer.writerow(["panel", "line", made.x, *(["seed", "error"] if seeds else ["n", "mean", "half_interval"])])
+    for p in made.points:
+        writer.writerow([p.panel, p.line, p.x, *([p.seed, p.mean] if seeds else [p.n, p.mean, p.half])])
+    return text.getvalue()
+
+
+def paint(made: Figure, title: str = "") -> dict[str, bytes]:
+    """Return a figure as PNG and as SVG; the same bytes for the same data and the same matplotlib."""
+    import matplotlib
+    from matplotlib.figure import Figure as Canvas
+
+    with matplotlib.rc_context({"svg.hashsalt": "fedtuner", "svg.fonttype": "none", "font.size": 9}):
+        panels = made.panels
+        canvas = Canvas(figsize=(0.6 + 3.8 * len(panels), 3.2), layout="constrained")
+        grid = canvas.subplots(1, len(panels), squeeze=False, sharey=made.kind != "theta")
+        for ax, panel in zip(grid[0], panels, strict=True):
+            points = [point for point in made.points if point.panel == panel]
+            (_paint_ranges if made.kind == "ranges" else _paint_lines)(ax, made, points)
+            ax.set_title(panel, fontsize=9)
+            ax.set_xlabel(made.x)
+            ax.spines[["top", "right"]].set_visible(False)
+        grid[0][0].set_ylabel(made.y)
+        if title:
+            canvas.suptitle(title, fontsize=10)
+        pictures = {}
+        for suffix, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
+            data = io.BytesIO()
+            canvas.savefig(data, format=suffix, dpi=160, metadata=metadata)
+            pictures[suffix] = data.getvalue()
+    return pictures
+
+
+def _paint_lines(ax: Axes, made: Figure, points: Sequence[Point]) -> None:
+    names = list(dict.fromkeys(point.x for point in points))
+    words = any(isinstance(name, str) for name in names)
+    for n, line in enumerate(dict.fromkeys(point.line for point in points)):
+        mine = [point for point in points if point.line == line]
+        x = [float(names.index(p.x)) if words else float(p.x) for p in mine]
+        y, half = [p.mean for p in mine], [0.0 if math.isnan(p.half) else p.half for p in mine]
+        colour = COLOURS[n % len(COLOURS)]
+        if made.kind == "sweep":
+            ax.errorbar(x, y, half, color=colour, label=line or None, marker="o", ms=4, capsize=3, lw=1)
+            if words:
+                ax.set_xticks(range(len(names)), [str(name) for name in names], rotation=30, ha="right")
+        else:
+            low, high = [a - b for a, b in zip(y, half, strict=True)], [a + b for a, b in zip(y, half, strict=True)]
+            if (
+                max(y) <= 1 and made.kind == "online"
+            ):  # rates of errors cannot leave [0, 1]; intervals know nothing of it
+                low, high = [max(v, 0.0) for v in low], [min(v, 1.0) for v in high]
+            online = made.kind == "online"  # the incumbent stays what it is until it changes
+            ax.fill_between(x, low, high, step="post" if online else None, color=colour, alpha=0.18, lw=0)
+            ax.plot(x, y, color=colour, label=line or None, lw=1.4, drawstyle="steps-post" if online else "default")
+    if made.log == "x":
+        ax.set_xscale("log")
+    if made.log == "y":
+        ax.set_yscale("log")
+        ax.set_ylim(bottom=0.7 * min(point.mean for point in made.points if point.mean > 0))
+    if any(point.line for point in points):
+        ax.legend(frameon=False, fontsize=8)
+
+
+def _paint_ranges(ax: Axes, made: Figure, points: Sequence[Point]) -> None:
+    """Draw each seed's arms as a column of dots on a line from the best to the worst of them."""
+    names = list(dict.fromkeys(point.x for point in points))
+    seeds = sorted({point.seed or 0 for point in points})
+    for n, name in enumerate(names):
+        for m, seed in enumerate(seeds):
+            errors = [p.mean for p in points if p.x == name and (p.seed or 0) == seed and math.isfinite(p.mean)]
+            if errors:
+                x = n + 0.7 * ((m + 0.5) / len(seeds) - 0.5)
+                ax.plot([x, x], [min(errors), max(errors)], color="#999999", lw=1, zorder=1)
+                ax.scatter([x] * len(errors), errors, s=6, color=COLOURS[n % len(COLOURS)], zorder=2)
+    ax.set_xticks(range(len(names)), [str(name) for name in names])

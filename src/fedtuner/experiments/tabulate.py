@@ -1,0 +1,145 @@
+"""A comparison told: as text, Markdown, LaTeX or JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from fedtuner.experiments.compare import Comparison, Study
+from fedtuner.experiments.tables import Bold, Cell, table
+from fedtuner.report import strict
+
+
+def as_json(made: Comparison) -> dict[str, Any]:
+    """Return a comparison as plain values."""
+    studies = [
+        {
+            "labels": dict(s.labels), "problem": s.problem, "target": s.target, **asdict(s.summary),
+            "errors": {str(seed): error for seed, error in s.errors.items()}, "rounds": s.rounds, "arms": s.arms,
+            "diverged": s.diverged, "paper": list(s.paper),
+        }
+        for s in made.studies
+    ]  # fmt: skip
+    pairs = [
+        {"first": p.first.name, "second": p.second.name, "seeds": list(p.seeds), "better": p.better,
+         **asdict(p.difference)}
+        for p in made.pairs
+    ]  # fmt: skip
+    return {"metric": made.metric, "studies": studies, "pairs": pairs, "notes": list(made.notes)}
+
+
+def render(made: Comparison, format: str = "text", colours: bool = False) -> str:
+    """Return a comparison as tables and notes in text, Markdown or LaTeX."""
+    what = {"target": "the target's test error"}.get(made.metric, f"{made.metric} test error")
+    unit = " in percent" if made.rates else ""
+    head, rows = (_wide if made.columns else _long)(made)
+    parts = [f"{what[0].upper()}{what[1:]}{unit}: mean over seeds ± half of the 90 % interval (Student's t)"]
+    parts[0] += "; in brackets the standard deviation." if made.columns else "."
+    parts.append(table(format, head, rows, colours))
+    if made.pairs:
+        parts.append(
+            f"Differences in pairs of the same seed along {made.pairs[0].axis!r}; negative: the second is better."
+        )
+        parts.append(table(format, *_pair_rows(made), colours))
+    parts += made.notes
+    if made.title:
+        parts.insert(0, f"**{made.title}**" if format == "markdown" else made.title)
+    if format == "latex":
+        parts = [part if part.startswith("\\begin") else f"% {part}" for part in parts]
+    return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+
+
+def show(made: Comparison, format: str = "text") -> None:
+    """Print a comparison in a format, JSON included."""
+    if format == "json":
+        print(json.dumps(strict(as_json(made)), indent=2))
+    else:
+        sys.stdout.write(render(made, format, colours=format == "text" and sys.stdout.isatty()))
+
+
+def _best(studies: Sequence[Study], columns: str) -> set[int]:
+    """Return the studies (by identity) with the lowest mean of their column, or of their problem."""
+    if len(studies) < 2:
+        return set()
+    scopes: dict[str, list[Study]] = {}
+    for study in studies:
+        scopes.setdefault(study.labels.get(columns, "") if columns else study.problem, []).append(study)
+    lowest = {scope: min(s.summary.mean for s in kept) for scope, kept in scopes.items()}
+    return {id(s) for scope, kept in scopes.items() for s in kept if s.summary.mean == lowest[scope]}
+
+
+def _long(made: Comparison) -> tuple[list[str], list[list[Cell]]]:
+    """Return a line per study."""
+    axes = list(dict.fromkeys(axis for study in made.studies for axis in study.labels))
+    with_paper = any(study.paper for study in made.studies)
+    best = _best(made.studies, "")
+    rows: list[list[Cell]] = []
+    for study in made.studies:
+        s = study.summary
+        mean = _interval(s.mean, s.half, made.rates)
+        row: list[Cell] = [study.labels.get(axis, "") for axis in axes]
+        row += [str(s.n), Bold(mean) if id(study) in best else mean, _number(s.std, made.rates)]
+        row += [f"{study.rounds:.0f}", f"{study.diverged} of {study.arms}"]
+        rows.append([*row, _published(study)] if with_paper else row)
+    head = [*axes, "n", "error", "std", "rounds", "diverged arms"]
+    return [*head, "paper"] if with_paper else head, rows
+
+
+def _wide(made: Comparison) -> tuple[list[str], list[list[Cell]]]:
+    """Return a table with an axis as its columns, each with the published numbers where there are any."""
+    others = [a for a in dict.fromkeys(axis for s in made.studies for axis in s.labels) if a != made.columns]
+    best = _best(made.studies, made.columns)
+    head, cells = list(others), dict[tuple[str, ...], dict[str, Cell]]()
+    sizes: dict[str, set[int]] = {}
+    for study in made.studies:
+        sizes.setdefault(study.labels.get(made.columns, ""), set()).add(len(study.errors))
+    for study in made.studies:
+        column, s = study.labels.get(made.columns, ""), study.summary
+        words = f"{_interval(s.mean, s.half, made.rates)} ({_number(s.std, made.rates)})"
+        words += f", n = {s.n}" if len(sizes[column]) > 1 else ""
+        row = cells.setdefault(tuple(study.labels.get(axis, "") for axis in others), {})
+        row[column] = Bold(words) if id(study) in best else words
+        if study.paper:
+            row[f"{column}: paper"] = _published(study)
+    columns = list(dict.fromkeys(s.labels.get(made.columns, "") for s in made.studies))
+    filled = {name for row in cells.values() for name in row}
+    head += [name for column in columns for name in (column, f"{column}: paper") if name in filled]
+    rows = [[*key, *(row.get(name, "-") for name in head[len(others) :])] for key, row in cells.items()]
+    counts = {column: f" (n = {min(kept)})" for column, kept in sizes.items() if len(kept) == 1}
+    return [name + counts.get(name, "") for name in head], rows
+
+
+def _pair_rows(made: Comparison) -> tuple[list[str], list[list[Cell]]]:
+    axis = made.pairs[0].axis
+    others = [a for a in dict.fromkeys(a for p in made.pairs for a in p.first.labels) if a != axis]
+    rows: list[list[Cell]] = []
+    for pair in made.pairs:
+        d = pair.difference
+        row: list[Cell] = [pair.first.labels.get(a, "") for a in others]
+        row += [f"{pair.second.labels[axis]} against {pair.first.labels[axis]}", str(d.n)]
+        row += [_interval(d.mean, d.half, made.rates, sign=True), f"{pair.better} of {d.n}", _p(d.t), _p(d.wilcoxon)]
+        rows.append(row)
+    return [*others, axis, "n", "difference", "better on", "p (t)", "p (signed ranks)"], rows
+
+
+def _interval(mean: float, half: float, rates: bool, sign: bool = False) -> str:
+    return _number(mean, rates, sign) + ("" if math.isnan(half) else f" ± {_number(half, rates)}")
+
+
+def _number(value: float, rates: bool, sign: bool = False) -> str:
+    if not math.isfinite(value):
+        return "-" if math.isnan(value) else "infinite"
+    plus = "+" if sign else ""
+    return f"{100 * value:{plus}.2f}" if rates else f"{value:{plus}.4g}"
+
+
+def _published(study: Study) -> str:
+    return f"{study.paper[0]:.2f} ± {study.paper[2]:.2f} ({study.paper[1]:.2f})" if study.paper else "-"
+
+
+def _p(value: float) -> str:
+    return "-" if math.isnan(value) else ("<0.001" if value < 0.001 else f"{value:.3f}")
