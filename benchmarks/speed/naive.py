@@ -1,0 +1,119 @@
+"""The loop as researchers write it: a deep copy per client, a DataLoader, torch.optim, all cores as threads."""
+
+from __future__ import annotations
+
+import copy
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+from workloads import WORKLOADS, clients, config
+
+import fedtuner as ft
+from fedtuner.arm import Setting, begin, readable, rounds
+from fedtuner.executors import cores
+from fedtuner.federation import Report
+from fedtuner.methods.base import Update, default_space
+from fedtuner.pytorch import Task
+from fedtuner.samplers import local
+from fedtuner.task import Metrics
+
+
+def train(model: torch.nn.Module, split: Any, c: dict[str, Any]) -> torch.nn.Module:
+    """One client's training as researchers write it."""
+    model = copy.deepcopy(model)
+    model.train()
+    optimiser = torch.optim.SGD(model.parameters(), lr=c["lr"], momentum=c["momentum"], weight_decay=c["weight_decay"])
+    loader = DataLoader(TensorDataset(*split), batch_size=c["batch"], shuffle=True)
+    for _ in range(c["epochs"]):
+        for x, y in loader:
+            optimiser.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimiser.step()
+    return model
+
+
+def one_round(server: torch.nn.Module, clients: list[Any], c: dict[str, Any]) -> None:
+    states = [train(server, split, c).state_dict() for split in clients]
+    server.load_state_dict({k: torch.stack([s[k].float() for s in states]).mean(0) for k in states[0]})
+
+
+def rate(name: str, batch: int, seconds: float) -> float:
+    """Samples a second of the naive loop, all cores as threads."""
+    splits = clients(name)
+    torch.set_num_threads(cores())
+    server, done, began = WORKLOADS[name].build(), 0, time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        one_round(server, splits, config(batch))
+        done += sum(len(x) for x, _ in splits)
+    return done / (time.perf_counter() - began)
+
+
+def study(made: ft.Simulation, schedule: ft.schedules.Schedule, setting: Setting) -> int:
+    """Run a study arm after arm and return how many rounds it took."""
+    task = made.task
+    assert isinstance(task, Task)
+    space = default_space(setting.method, task.hyperparameters)
+    sample = local(space, setting.method, setting.fedex, setting.seed)
+    states: dict[int, Any] = {}
+    scores: dict[int, Any] = {}
+    used = 0
+
+    def work_all(jobs: Any) -> list[Any]:
+        return [work(made, job) for job in jobs]
+
+    steps, told = schedule.steps(), None
+    while True:
+        try:
+            step = next(steps) if told is None else steps.send(told)
+        except StopIteration:
+            return used
+        for i in step.arms:
+            arm = sample(i)
+            state = states.get(i) or begin(setting, made, arm)
+            for following, record in rounds(setting, made, arm, state, step.until, Path("nowhere"), work_all):
+                states[i], scores[i] = following, (record.error, record.loss)
+                used += 1
+        told = {i: scores[i] for i in step.arms}
+
+
+def work(made: ft.Simulation, job: Any) -> Any:
+    """A client's round as researchers write it: a module from the weights, a DataLoader, torch.optim."""
+    task = made.task
+    assert isinstance(task, Task)
+    server = task.module(job.w)
+    for layer in server.modules():
+        if isinstance(layer, torch.nn.Dropout):
+            layer.p = job.config["dropout"]
+    split: Any = made.data(job.client, "train")
+    valid = made.data(job.client, "valid")
+    before = evaluate(server, valid)
+    model = train(server, (split.x.contiguous(), split.y), job.config)
+    after = evaluate(model, valid)
+    w = task_order(task, model)
+    return Report(job.client, job.candidate, Update(w), len(split), before, after, bool(np.isfinite(w).all()))
+
+
+def task_order(task: Task, model: torch.nn.Module) -> np.ndarray[Any, Any]:
+    tensors = dict(model.state_dict())
+    parts = []
+    for part in task.layout():
+        tensor = tensors[part.name].detach()
+        parts.append((tensor.permute(0, 2, 3, 1) if part.axes else tensor).reshape(-1).numpy())
+    return np.concatenate(parts)
+
+
+def evaluate(model: torch.nn.Module, split: Any) -> Any:
+    model.eval()
+    loss, wrong = 0.0, 0
+    with torch.no_grad():
+        for x, y in DataLoader(TensorDataset(split.x.contiguous(), split.y), batch_size=64):
+            output = model(x)
+            loss += float(F.cross_entropy(output, y, reduction="sum"))
+            wrong += int((output.argmax(1) != y).sum())
+    return readable(Metrics(loss / len(split), wrong / len(split), len(split)), 1.0)

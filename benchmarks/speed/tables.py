@@ -1,0 +1,110 @@
+"""From benchmarks/results/speed.json to the tables in README.md and docs/speed.md:
+
+python benchmarks/speed/tables.py
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent.parent
+RESULTS = ROOT / "benchmarks" / "results" / "speed.json"
+README_BATCH = 32
+
+
+def throughput(kept: dict[str, Any]) -> str:
+    """All workloads and batch sizes."""
+    head = (
+        "workload",
+        "batch",
+        "naive",
+        "sequential",
+        "batched",
+        "sequential / naive",
+        "batched / naive",
+        "of the limit",
+    )
+    return "\n".join([_row(head), _row(["---"] * len(head)), *(throughput_row(row) for row in kept["throughput"])])
+
+
+def throughput_row(row: dict[str, Any]) -> str:
+    """One workload at one batch size."""
+    best = max(row["sequential"], row.get("batched", 0.0))
+    return _row([
+        row["workload"], str(row["batch"]), f"{row['naive']:,.0f}", f"{row['sequential']:,.0f}",
+        f"{row['batched']:,.0f}" if "batched" in row else "", f"{row['sequential'] / row['naive']:.1f}",
+        f"{row['batched'] / row['naive']:.1f}" if "batched" in row else "", f"{100 * best / row['limit']:.0f} %",
+    ])  # fmt: skip
+
+
+def summary(kept: dict[str, Any]) -> str:
+    """What matters, for the README."""
+    lines = [_row(("two cores, no GPU", "fedtuner", "the usual loop", "ratio")), _row(["---"] * 4)]
+    for row in kept["throughput"]:
+        if row["batch"] == README_BATCH:
+            best = max(row["sequential"], row.get("batched", 0.0))
+            name = f"{row['workload'].split(' ', 1)[1]}, batch {README_BATCH}"
+            cells = (name, f"{best:,.0f} examples/s", f"{row['naive']:,.0f} examples/s", f"{best / row['naive']:.1f}")
+            lines.append(_row(cells))
+    study, overhead = kept["study"], kept["overhead"]
+    cells = (f"a study of {study['rounds']} rounds, small CNN", f"{study['ours']:.0f} s", f"{study['naive']:.0f} s")
+    lines.append(_row((*cells, f"{study['ratio']:.1f}")))
+    if overhead["flower"]:
+        flower = f"{overhead['flower']:.0f} ms (Flower's simulation)"
+        ratio = f"{overhead['flower'] / overhead['ours']:.0f}"
+        lines.append(_row(("a round of 10 trivial clients", f"{overhead['ours']:.1f} ms", flower, ratio)))
+    return "\n".join(lines)
+
+
+def growth(kept: dict[str, Any]) -> str:
+    """Overhead, start and growth."""
+    lines, overhead = [_row(("", "measured")), _row(["---"] * 2)], kept["overhead"]
+    lines.append(_row(("a round of 10 trivial clients", f"{overhead['ours']:.1f} ms")))
+    if overhead["flower"]:
+        lines.append(_row(("the same in Flower's simulation engine", f"{overhead['flower']:.0f} ms")))
+    lines.append(
+        _row(("`import fedtuner`", f"{overhead['import']:.2f} s (`import torch`: {overhead['import torch']:.1f} s)"))
+    )
+    lines.append(_row(("`fedtuner --help`", f"{overhead['help']:.2f} s")))
+    for axis in ("clients", "rounds", "arms", "parameters"):
+        once, twice, four = (row for row in kept["growth"] if row["axis"] == axis)
+        times = " and ".join(f"{row['seconds'] / once['seconds']:.1f}" for row in (twice, four))
+        memory = ", ".join(f"{row['MB']:.0f}" for row in (once, twice, four))
+        lines.append(_row((f"twice, four times the {axis}", f"{times} times the time; {memory} MB")))
+    for row in kept["growth"]:
+        if row["axis"] == "workers":
+            cells = (f"two workers against one, {row['workload']}", f"{row['speed-up']:.2f} times as fast")
+            lines.append(_row(cells))
+    return "\n".join(lines)
+
+
+TABLES = {"speed": summary, "throughput": throughput, "growth": growth}
+
+
+def fill(text: str, kept: dict[str, Any]) -> str:
+    """Return a page with what stands between ``<!-- NAME -->`` and ``<!-- /NAME -->`` made anew."""
+    for name, table in TABLES.items():
+        text = re.sub(
+            rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)",
+            lambda found, table=table: f"{found[1]}\n{table(kept)}\n\n{found[2]}",  # type: ignore[misc]
+            text,
+            flags=re.DOTALL,
+        )
+    return text
+
+
+def write(kept: dict[str, Any]) -> None:
+    """Bring the pages up to date."""
+    for page in (ROOT / "README.md", ROOT / "docs" / "speed.md"):
+        page.write_text(fill(page.read_text(), kept))
+
+
+def _row(cells: Any) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    write(json.loads(RESULTS.read_text()))
