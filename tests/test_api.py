@@ -16,9 +16,9 @@ PUBLIC = {
     "Client", "Simulation",
     "tune", "untuned", "Study", "FedEx", "halving", "random_search", "hyperband",
     "FedtunerError", "Interrupted",
-    "data", "fedex", "methods", "pytorch", "schedules", "space",
+    "data", "fedex", "flower", "methods", "pytorch", "samplers", "schedules", "space",
 }  # fmt: skip
-HEAVY = ("torch", "sklearn", "scipy", "rich", "safetensors", "pandas")
+HEAVY = ("torch", "flwr", "optuna", "sqlalchemy", "sklearn", "scipy", "rich", "safetensors", "pandas")
 
 
 def test_the_api_is_what_it_was():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedtuner import Client, FedEx, Simulation, Space, fedex, methods, random_search, tune
-from fedtuner.arm import Arm, Setting, begin, fold, mean, plan, work
+from fedtuner.arm import Arm, Setting, begin, fold, mean, plan, trainings, work
 from fedtuner.errors import SpecError
 from fedtuner.methods.base import Update, defaults
 from fedtuner.samplers import local
@@ -283,3 +283,87 @@ def test_an_arm_is_known_by_its_number_and_shares_its_centre_with_plain_arms():
 def test_wrong_settings(settings, words):
     with pytest.raises(SpecError, match=words):
         a_setting(**settings)
+
+
+# Several tries
+
+
+RATES = [BASE | {"lr": rate} for rate in (0.01, 0.1, 0.3, 0.5)]
+
+
+@pytest.mark.parametrize("tries", [2, "all"])
+def test_tries_move_theta_and_not_the_model(tries):
+    """The first round's model, before theta has moved, is that of one try; theta hears of all."""
+    problem, arm = quadratics(), an_arm(RATES)
+    one, many = a_setting(fedex=FedEx(k=4)), a_setting(fedex=FedEx(k=4, tries=tries))
+    start = begin(one, problem, arm)
+    _, plain = a_round(one, problem, arm, start)
+    jobs, reports = a_round(many, problem, arm, start)
+    count = many.fedex.tried
+    for job, report, alone in zip(jobs, reports, plain, strict=True):
+        assert report.update.w.tobytes() == alone.update.w.tobytes()
+        assert (report.before, report.after) == (alone.before, alone.after)
+        assert len({report.candidate, *(t.candidate for t in report.tried)}) == count
+        for tried in report.tried:  # it is what the client would have reported with this candidate
+            candidate = tried.candidate
+            would = work(one.method, problem, replace(job, candidate=candidate, config=RATES[candidate], others=()))
+            assert (tried.before, tried.after) == (would.before, would.after)
+    after_one, record_one = fold(one, problem, arm, start, plain)
+    after_many, record_many = fold(many, problem, arm, start, reports)
+    assert after_one.w.tobytes() == after_many.w.tobytes()
+    assert record_one.error == record_many.error
+    values = [[r.after.error, *(t.after.error for t in r.tried)] for r in reports]
+    choices = [[r.candidate, *(t.candidate for t in r.tried)] for r in reports]
+    expected = fedex.exponentiate(start.belief, choices, values, [r.after.count for r in reports])
+    assert after_many.belief.theta.tolist() == expected.theta.tolist()
+    assert after_many.belief.theta.tolist() != after_one.belief.theta.tolist()
+
+
+def test_full_information_finds_the_best_candidate_in_a_few_rounds():
+    problem, arm = quadratics(), an_arm(RATES)
+    setting = a_setting(fedex=FedEx(k=4, tries="all"), cohort=4)
+    state = advance(setting, problem, arm, begin(setting, problem, arm), 6)
+    reports = [work(setting.method, problem, job) for job in plan(setting, problem, arm, state)]
+    errors = np.zeros(4)
+    for report in reports:
+        for tried in (report, *report.tried):
+            errors[tried.candidate] += tried.after.error
+    assert state.belief.mode == errors.argmin()
+    assert state.belief.theta.max() > 0.5
+
+
+def test_past_the_cutoff_a_client_tries_one_and_the_work_is_counted():
+    problem, arm = quadratics(), an_arm(RATES)
+    setting = a_setting(fedex=FedEx(k=4, tries=3, cutoff=1.0))
+    state, records, expected = begin(setting, problem, arm), [], 0
+    for _ in range(8):
+        jobs, reports = a_round(setting, problem, arm, state)
+        reports[0] = None
+        expected += sum(1 + len(r.tried) for r in reports[1:])
+        assert all(len(job.others) == (2 if state.belief.entropy >= 1.0 else 0) for job in jobs)
+        state, record = fold(setting, problem, arm, state, reports)
+        records.append(record)
+    assert state.belief.entropy < 1.0
+    assert trainings(setting.fedex, records) == expected
+    assert 3 * 8 < expected < 3 * 3 * 8
+
+
+def test_where_some_did_not_try_all_only_what_theta_drew_counts():
+    problem, arm = quadratics(), an_arm(RATES)
+    setting = a_setting(fedex=FedEx(k=4, tries=3))
+    start = begin(setting, problem, arm)
+    _, reports = a_round(setting, problem, arm, start)
+    bare = [replace(report, tried=()) for report in reports]
+    some = fold(setting, problem, arm, start, [bare[0], *reports[1:]])[0]
+    assert some.belief.theta.tolist() == fold(setting, problem, arm, start, bare)[0].belief.theta.tolist()
+
+
+@pytest.mark.parametrize("tries", [2, "all"])
+def test_tries_give_the_same_on_any_number_of_workers(tries):
+    studies = [
+        tune(quadratics(), fedex=FedEx(k=3, tries=tries), schedule=random_search(8, 4), cohort=4, workers=workers)
+        for workers in (1, 2)
+    ]
+    one, two = studies
+    assert {a: pack(s) for a, s in one.states.items()} == {a: pack(s) for a, s in two.states.items()}
+    assert one.local_work == two.local_work == one.rounds_used * 4 * one.setting.fedex.tried

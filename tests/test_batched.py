@@ -195,3 +195,17 @@ def test_errors_name_the_client(monkeypatch):
 
     with pytest.raises(ClientError, match=rf"client {bad}, configuration .*no such layer"):
         batched.work_all(replace(methods.fedavg, local=local), made, jobs)
+
+
+def test_several_tries_are_done_as_one_by_one():
+    """With full information, too, both engines agree up to rounding on every value that theta hears of."""
+    made, arm = problem(NETS["mlp"]), an_arm(methods.fedavg)
+    setting = Setting(methods.fedavg, FedEx(k=3, tries="all"), cohort=6)
+    jobs = plan(setting, made, arm, begin(setting, made, arm))
+    together = batched.work_all(methods.fedavg, made, jobs)
+    for one, other in zip([work(methods.fedavg, made, job) for job in jobs], together, strict=True):
+        assert [t.candidate for t in one.tried] == [t.candidate for t in other.tried]
+        assert len(one.tried) == 2
+        for a, b in zip(one.tried, other.tried, strict=True):
+            assert a.after.loss == pytest.approx(b.after.loss, rel=1e-4)
+            assert a.before.loss == pytest.approx(b.before.loss, rel=1e-4)

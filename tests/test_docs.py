@@ -16,6 +16,7 @@ import pytest
 
 import fedtuner
 from fedtuner import cli, spec
+from fedtuner.experiments import suite
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -61,7 +62,8 @@ def run(*command: str | Path, cwd: Path) -> str:
 def test_there_is_something_to_check() -> None:
     assert len(PAGES) >= 3
     assert blocks(ROOT / "README.md", "python")
-    assert {command.split()[1] for command in commands()} == {"run", "show", "list", "export", "init", "data"}
+    there = next(action.choices for action in cli.parser()._actions if action.dest == "==SUPPRESS==" and action.choices)
+    assert {command.split()[1] for command in commands()} == set(there)
 
 
 @pytest.mark.parametrize("shown", code())
@@ -84,8 +86,12 @@ def test_commands_parse(command: str, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("text", [b for page in PAGES for b in blocks(page, "toml")])
-def test_toml_blocks_are_studies(text: str) -> None:
-    spec.parse(tomllib.loads(text)).study(None, 1)
+def test_toml_blocks_are_studies_or_suites(text: str) -> None:
+    table = tomllib.loads(text)
+    if "axes" in table:
+        suite.parse("shown", table)
+    else:
+        spec.parse(table).study(None, 1)
 
 
 def test_readme_has_the_lines_of_the_quickstart() -> None:
@@ -118,7 +124,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_names_in_paper_to_code_exist() -> None:
     """A name such as ``arm.plan`` is a module of fedtuner and something in it."""
-    modules = {path.stem for path in (ROOT / "src" / "fedtuner").glob("*.py")} | {"methods", "data"}
+    modules = {path.stem for path in (ROOT / "src" / "fedtuner").glob("*.py")} | {"methods", "data", "samplers"}
     names = re.findall(r"`((?:\w+\.)+\w+)`", (ROOT / "docs" / "paper-to-code.md").read_text())
     checked = [name for name in names if name.split(".")[0] in modules and not name.endswith((".py", ".md"))]
     assert len(checked) > 30

@@ -15,9 +15,11 @@ from fedtuner.fedex import (
     STEPS,
     Belief,
     FedEx,
+    also,
     choose,
     exponentiate,
     gradient,
+    log_chances,
     pack,
     uniform,
     unpack,
@@ -565,3 +567,97 @@ def test_bad_input_is_refused(call, said):
     with pytest.raises(SpecError) as caught:
         call()
     assert said in str(caught.value)
+
+
+# Several tries
+
+
+def every_draw(theta, tries):
+    """Yield each list of candidates that a client may try, and its probability: theta for the first, uniform others."""
+    k = len(theta)
+    for first in range(k):
+        others = list(itertools.combinations([j for j in range(k) if j != first], tries - 1))
+        for chosen in others:
+            yield [first, *chosen], theta[first] / len(others)
+
+
+@pytest.mark.parametrize("tries", [1, 2, 3, 4])
+@pytest.mark.parametrize("baseline", [0.0, 0.4])
+def test_the_gradient_is_unbiased_for_any_number_of_tries(tries, baseline):
+    """Its mean over all draws is the true gradient v_j - lambda; with all tries it is that for every draw."""
+    theta, values = np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.9, 0.2, 0.5, 0.7])
+    belief = believing(theta, baseline)
+    mean = np.zeros(4)
+    for tried, chance in every_draw(theta, tries):
+        found = gradient(belief, [tried], [values[tried]], [3])
+        mean += chance * found
+        if tries == 4:
+            assert found == pytest.approx(values - baseline, rel=1e-12)
+    assert mean == pytest.approx(values - baseline, rel=1e-9)
+
+
+@pytest.mark.parametrize("tries", [1, 2, 3, 4])
+def test_chances_are_those_of_the_draws(tries):
+    theta = np.array([0.1, 0.2, 0.3, 0.4])
+    chances = np.zeros(4)
+    for tried, chance in every_draw(theta, tries):
+        chances[tried] += chance
+    assert np.exp(log_chances(believing(theta), tries)) == pytest.approx(chances, rel=1e-12)
+    assert chances.sum() == pytest.approx(tries)
+
+
+def test_more_tries_make_the_gradient_less_noisy():
+    """The variance over draws of the entry of an improbable candidate falls from (1-p)/p to 0."""
+    theta, values = np.array([0.02, 0.38, 0.6]), np.array([0.5, 0.6, 0.4])
+    spread = []
+    for tries in (1, 2, 3):
+        drawn = [(gradient(believing(theta), [t], [values[t]], [1])[0], c) for t, c in every_draw(theta, tries)]
+        spread.append(sum(c * (g - values[0]) ** 2 for g, c in drawn))
+    assert spread[0] == pytest.approx(0.25 * (1 / 0.02 - 1))
+    assert spread[0] > 10 * spread[1] > 0
+    assert spread[2] == pytest.approx(0.0, abs=1e-20)
+
+
+@every_step
+def test_one_try_in_a_list_is_one_try_to_the_bit(step):
+    belief, choices, values, weights = (
+        believing([0.2, 0.3, 0.5], 0.3),
+        [0, 2, 2, 1],
+        [0.1, 0.9, 0.4, math.inf],
+        [1, 2, 3, 4],
+    )
+    flat = exponentiate(belief, choices, values, weights, step, 0.5)
+    listed = exponentiate(belief, [[j] for j in choices], [[v] for v in values], weights, step, 0.5)
+    assert flat.log_theta.tobytes() == listed.log_theta.tobytes()
+    assert (flat.past, flat.mass, flat.log_squares) == (listed.past, listed.mass, listed.log_squares)
+
+
+def test_a_full_round_by_hand():
+    """Two clients of |V| 1 and 3 try both of two candidates: 0.2, 0.6 and 0.4, 0.0. No baseline, constant steps.
+
+    gradient = (1/4 0.2 + 3/4 0.4, 1/4 0.6 + 3/4 0.0) = (0.35, 0.15); eta = sqrt(2 log 2). The first of each client is
+    the one that its model used: the baseline becomes 1/4 0.2 + 3/4 0.0 = 0.05.
+    """
+    after = exponentiate(uniform(2), [[0, 1], [1, 0]], [[0.2, 0.6], [0.0, 0.4]], [1, 3], "constant")
+    eta = math.sqrt(2 * math.log(2))
+    assert after.theta == proportional(math.exp(-eta * 0.35), math.exp(-eta * 0.15))
+    assert after.baseline == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("tries", [1, 2, 4, 5])
+def test_also_draws_distinct_others_each_as_likely(tries):
+    counts = np.zeros(5)
+    for n in range(400):
+        (others,) = also([2], 5, tries, stream(0, n))
+        assert len({2, *others}) == tries
+        counts[others] += 1
+    expected = np.array([1, 1, 0, 1, 1]) * 400 * (tries - 1) / 4
+    assert np.abs(counts - expected).max() <= 4 * math.sqrt(100)
+
+
+@pytest.mark.parametrize("tries", [0, 28, -1, True, 1.0, None, "some", "2"])
+def test_bad_tries_are_refused(tries):
+    with pytest.raises(SpecError, match=r"fedex\.tries = .*, but must be"):
+        FedEx(tries=tries)
+    assert FedEx(k=9, tries="all").tried == FedEx(k=9, tries=9).tried == 9
+    assert FedEx(k=1, tries="all").tried == 1

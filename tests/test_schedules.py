@@ -31,6 +31,9 @@ SCHEDULES = {
     "the default hyperband": hyperband(),
     "hyperband with rounds to spare": hyperband(1000, 30, eta=2),
     "hyperband of one bracket": hyperband(20, 10),
+    "hyperband that fills its budget": hyperband(2000, 200, fill=True),
+    "random search one by one": random_search(60, 10, together=1),
+    "random search in threes": random_search(109, 10, together=3),
 }
 
 
@@ -362,6 +365,33 @@ def test_the_brackets_of_hyperband_share_the_budget(budget, longest, eta):
         assert bracket.cost <= budget // len(brackets)
         assert bracket.rungs == tuple(longest // eta**i for i in range(s, -1, -1))
         assert bracket.arms // eta**s >= 1
+
+
+@pytest.mark.parametrize(("budget", "longest", "eta"), [(2000, 200, 3), (4000, 800, 3), (500, 50, 3), (120, 8, 2)])
+def test_a_filled_hyperband_leaves_less_than_one_more_arm_would_cost(budget, longest, eta):
+    usual, filled = hyperband(budget, longest, eta), hyperband(budget, longest, eta, fill=True)
+    assert [bracket.rungs for bracket in filled.brackets] == [bracket.rungs for bracket in usual.brackets]
+    assert all(a.arms >= b.arms for a, b in zip(filled.brackets, usual.brackets, strict=True))
+    assert usual.cost < filled.cost <= budget
+    shortest = filled.brackets[0]
+    assert budget - filled.cost < sum(shortest.rungs) + longest  # an arm more, and perhaps a survivor more at each rung
+
+
+def test_arms_of_a_bracket_are_placed_together():
+    schedule = hyperband(120, 8, eta=2)  # 7, 5 and 5 arms
+    assert [schedule.place(arm)[0] for arm in range(schedule.arms)] == [0] * 7 + [7] * 5 + [12] * 5
+    assert [schedule.place(arm)[1] for arm in (0, 6, 7, 16)] == [schedule.brackets[i] for i in (0, 0, 1, 2)]
+    with pytest.raises(SpecError, match=r"no arm 17: the schedule has 17"):
+        schedule.place(17)
+
+
+@pytest.mark.parametrize("together", [1, 2, 3, 10, 99, None])
+def test_random_search_in_parts_has_the_same_winner(together):
+    whole, parts = random_search(100, 10), random_search(100, 10, together=together)
+    assert (parts.arms, parts.cost) == (whole.arms, whole.cost)
+    for seed in range(20):
+        assert play(parts, noisy(seed)).winner == play(whole, noisy(seed)).winner
+    assert max(len(step.arms) for step in play(parts, noisy(0)).steps) == min(together or 10, 10)
 
 
 def test_the_winner_of_hyperband_may_come_from_any_bracket():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fedtuner import fedex, methods, schedules, space
+from fedtuner import fedex, methods, samplers, schedules, space
 from fedtuner.errors import FedtunerError, Interrupted
 from fedtuner.federation import Client, Simulation
 from fedtuner.fedex import FedEx
@@ -19,7 +19,7 @@ from fedtuner.study import Study
 from fedtuner.tuning import tune, untuned
 
 if TYPE_CHECKING:
-    from fedtuner import data, pytorch
+    from fedtuner import data, flower, pytorch
 
 __version__ = "0.1.0"
 
@@ -33,12 +33,12 @@ __all__ = [
     # errors
     "FedtunerError", "Interrupted",
     # modules
-    "data", "fedex", "methods", "pytorch", "schedules", "space",
+    "data", "fedex", "flower", "methods", "pytorch", "samplers", "schedules", "space",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``fedtuner.pytorch`` (and with it torch) and ``fedtuner.data`` when first used."""
-    if name in ("data", "pytorch"):
+    """Import ``pytorch`` (and with it torch), ``flower`` (and with it flwr) and ``data`` when first used."""
+    if name in ("data", "flower", "pytorch"):
         return importlib.import_module(f"fedtuner.{name}")
     raise AttributeError(f"module 'fedtuner' has no attribute {name!r}")

@@ -17,19 +17,20 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedtuner import fedex
 from fedtuner.errors import ClientError, SpecError, suggest
-from fedtuner.federation import Report, Simulation
+from fedtuner.federation import Federation, Report, Simulation, Try
 from fedtuner.fedex import Belief, FedEx
 from fedtuner.memory import Memory, recall, spill
 from fedtuner.methods.base import Contribution, Job, Local, Method, Server, Update, Vectors, finite
 from fedtuner.methods.server import mean_change
 from fedtuner.rng import number, stream
 from fedtuner.space import Config
-from fedtuner.task import Metrics, Vector
+from fedtuner.task import Metrics, Vector, evaluate, shape
 
 TARGETS = ("personalized", "global")
 COHORTS = ("independent", "shared")
@@ -103,32 +104,42 @@ class Record:
     diverged: bool
 
 
-def begin(setting: Setting, problem: Simulation, arm: Arm) -> State:
+def begin(setting: Setting, problem: Federation, arm: Arm) -> State:
     """Return an arm before its first round: fresh weights, theta uniform."""
     w = problem.task.initial(number(setting.seed, "initial", arm.id))
     return State(0, w, fedex.uniform(len(arm.candidates)))
 
 
-def plan(setting: Setting, problem: Simulation, arm: Arm, state: State) -> list[Job]:
-    """Return the round's jobs: a cohort of distinct clients, and a candidate for each drawn from theta."""
+def plan(setting: Setting, problem: Federation, arm: Arm, state: State) -> list[Job]:
+    """Return the round's jobs: a cohort of distinct clients, and a candidate for each drawn from theta.
+
+    The cohort is drawn from the clients who are there; with fewer than asked for, it is all of them.
+    """
     t = state.round
-    who = ("shared",) if setting.cohorts == "shared" else ("arm", arm.id)
-    cohort = stream(setting.seed, "cohort", *who, t).choice(len(problem.clients), setting.cohort, replace=False)
-    choices = fedex.choose(
-        state.belief, setting.cohort, stream(setting.seed, "choose", arm.id, t), setting.fedex.cutoff
-    )
+    clients = cohort(setting, problem, arm, t)
+    choices = fedex.choose(state.belief, len(clients), stream(setting.seed, "choose", arm.id, t), setting.fedex.cutoff)
+    tries = setting.fedex.tried_at(state.belief.entropy)
+    others = fedex.also(choices, len(arm.candidates), tries, stream(setting.seed, "tries", arm.id, t))
     slots = {name: state.slots[name] for name in setting.method.sends if name in state.slots}
     return [
         Job(
-            setting.seed, arm.id, t, int(i), j, arm.candidates[j], arm.server, state.w, slots,
-            recall(state.memory.get(int(i), {})),
+            setting.seed, arm.id, t, i, j, arm.candidates[j], arm.server, state.w, slots,
+            recall(state.memory.get(i, {})), others=tuple((o, arm.candidates[o]) for o in also),
         )
-        for i, j in zip(cohort, choices, strict=True)
+        for i, j, also in zip(clients, choices, others, strict=True)
     ]  # fmt: skip
 
 
+def cohort(setting: Setting, problem: Federation, arm: Arm, round: int) -> list[int]:
+    """Return the distinct clients of a round, in the order in which their reports fold."""
+    who = ("shared",) if setting.cohorts == "shared" else ("arm", arm.id)
+    there = problem.available()
+    size = min(setting.cohort, len(there))
+    return [there[i] for i in stream(setting.seed, "cohort", *who, round).choice(len(there), size, replace=False)]
+
+
 def work(method: Method, problem: Simulation, job: Job) -> Report:
-    """Do one client's work: validate, train locally, validate again."""
+    """Do one client's work: validate, train locally, validate again; then try what other candidates would give."""
     client = problem.clients[job.client]
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # numbers that go bad are dealt with, not warned about
@@ -141,19 +152,29 @@ def work(method: Method, problem: Simulation, job: Job) -> Report:
 
 
 def _work(method: Method, problem: Simulation, job: Job) -> Report:
+    before: dict[Any, Metrics] = {}  # by the shape of the model, for the few models that have several
+    report = _train(method, problem, job, before)
+    others = [_train(method, problem, replace(job, candidate=j, config=c), before) for j, c in job.others]
+    return replace(report, tried=tuple(Try(other.candidate, other.before, other.after) for other in others))
+
+
+def _train(method: Method, problem: Simulation, job: Job, known: dict[Any, Metrics]) -> Report:
+    """Do the work with one candidate; all of a client's candidates see the same batches and dropout."""
     task = problem.task
     train, valid = problem.data(job.client, "train"), problem.data(job.client, job.split)
     name = ("work", job.split, job.arm, job.round, problem.clients[job.client].id)
-    before = readable(task.evaluate(job.w, valid), task.worst_error)
+    form = shape(task, job.config)
+    if form not in known:
+        known[form] = readable(evaluate(task, job.w, valid, job.config), task.worst_error)
     with task.training(train, job.config, number(job.seed, *name)) as trainer:
         rng = stream(job.seed, *name)
         held = problem.data(job.client, "valid")
         update = method.local(Local(trainer, train, held, task.trainable, task.smallest_batch, rng), job)
     ok = finite(update.w, *update.extra.values())
     model = update.w if update.personal is None else update.personal
-    after = task.evaluate(model, valid) if ok else Metrics(math.nan, math.nan, len(valid))
+    after = evaluate(task, model, valid, job.config) if ok else Metrics(math.nan, math.nan, len(valid))
     after = readable(after, task.worst_error)
-    return Report(job.client, job.candidate, update, len(train), before, after, ok)
+    return Report(job.client, job.candidate, update, len(train), known[form], after, ok)
 
 
 def readable(metrics: Metrics, worst_error: float) -> Metrics:
@@ -162,7 +183,7 @@ def readable(metrics: Metrics, worst_error: float) -> Metrics:
 
 
 def fold(
-    setting: Setting, problem: Simulation, arm: Arm, state: State, reports: Sequence[Report | None]
+    setting: Setting, problem: Federation, arm: Arm, state: State, reports: Sequence[Report | None]
 ) -> tuple[State, Record]:
     """Return the arm after the round: Agg_b on the model, exponentiated gradient on theta, and what happened.
 
@@ -173,9 +194,11 @@ def fold(
     w, slots = aggregate(setting, problem, arm, state, [r for r in sound if r.examples])
     belief = state.belief
     if belief.entropy >= setting.fedex.cutoff:
-        values = [signal(setting.fedex, r) for r in arrived]
+        whole = len({len(r.tried) for r in arrived}) <= 1  # else some did not try all: only what theta drew counts
+        tries: list[list[Report | Try]] = [[r, *r.tried] if whole else [r] for r in arrived]
+        values = [[signal(setting.fedex, t) for t in of_client] for of_client in tries]
         counts = [r.after.count for r in arrived]
-        choices = [r.candidate for r in arrived]
+        choices = [[t.candidate for t in of_client] for of_client in tries]
         belief = fedex.exponentiate(belief, choices, values, counts, setting.fedex.step, arm.gamma)
     memory = {r.client: r.update.memory for r in sound if r.update.memory and finite(*r.update.memory.values())}
     diverged = not finite(w, *slots.values())
@@ -204,7 +227,7 @@ def fold(
 
 
 def aggregate(
-    setting: Setting, problem: Simulation, arm: Arm, state: State, reports: Sequence[Report]
+    setting: Setting, problem: Federation, arm: Arm, state: State, reports: Sequence[Report]
 ) -> tuple[Vector, Vectors]:
     """Return the next model and slots: Agg_b on what has gradients, the plain mean on statistics."""
     trainable = problem.task.trainable
@@ -212,7 +235,7 @@ def aggregate(
     if not total:
         return state.w, state.slots
     shares = [r.examples / total for r in reports]
-    server = Server(state.w[:trainable], state.slots, state.round, len(problem.clients))
+    server = Server(state.w[:trainable], state.slots, state.round, problem.population)
     updates = [Update(r.update.w[:trainable], r.update.extra) for r in reports]
     with np.errstate(over="ignore", invalid="ignore"):
         head, slots = setting.method.aggregate(
@@ -223,10 +246,16 @@ def aggregate(
     return np.concatenate([head, tail]).astype(np.float32, copy=False), slots
 
 
-def signal(settings: FedEx, report: Report) -> float:
+def signal(settings: FedEx, report: Report | Try) -> float:
     """Return the value that a client's report gives to its candidate."""
     after = float(getattr(report.after, settings.metric))
     return after - float(getattr(report.before, settings.metric)) if settings.signal == "improvement" else after
+
+
+def trainings(settings: FedEx, records: Sequence[Record]) -> int:
+    """Return the local trainings in an arm's rounds: one a client, or as many as candidates that it tries."""
+    entered = [fedex.uniform(settings.k).entropy, *(r.entropy for r in records)]
+    return sum((r.clients - r.dropped) * settings.tried_at(e) for r, e in zip(records, entered, strict=False))
 
 
 def mean(metrics: Sequence[Metrics]) -> Metrics:
@@ -240,9 +269,17 @@ def mean(metrics: Sequence[Metrics]) -> Metrics:
     )
 
 
+def finish(
+    setting: Setting, problem: Federation, arm: Arm, state: State, reports: Sequence[Report | None], folder: Path
+) -> tuple[State, Record]:
+    """Fold the round; what clients remember goes to ``folder`` where it is too large for the state."""
+    state, record = fold(setting, problem, arm, state, reports)
+    return replace(state, memory=spill(state.memory, folder, state.round, problem.population)), record
+
+
 def rounds(
     setting: Setting,
-    problem: Simulation,
+    problem: Federation,
     arm: Arm,
     state: State,
     until: int,
@@ -255,6 +292,5 @@ def rounds(
     """
     while state.round < until and not state.diverged:
         jobs = plan(setting, problem, arm, state)
-        state, record = fold(setting, problem, arm, state, work_all(jobs))
-        state = replace(state, memory=spill(state.memory, folder, state.round, len(problem.clients)))
+        state, record = finish(setting, problem, arm, state, work_all(jobs), folder)
         yield state, record

@@ -1,9 +1,10 @@
 """The clients of a round as one: small models waste their time on the overhead of small operations.
 
-Every client's work runs in a greenlet of its own, unchanged, whatever the method. Where it asks for a gradient or an
-evaluation it pauses; when all have paused, what they asked for is computed together, as one ``[clients, parameters]``
-leaf and batched matrix products, and each goes on with its own answer. What is computed together depends on the round's
-jobs alone, so the result does not depend on the workers; it differs from the sequential engine's by rounding.
+Every client's work runs in a greenlet of its own, unchanged, whatever the method. Where it asks for local training, a
+gradient or an evaluation it pauses; when all have paused, what they asked for is computed together, as one
+``[clients, parameters]`` leaf and batched matrix products, and each goes on with its own answer. Clients are put
+together by their batch size, and those that are done drop out. What is computed together depends on the round's jobs
+alone, so the result does not depend on the workers; it differs from the sequential engine's by rounding.
 
 It covers networks that are an ``nn.Sequential`` of the layers in ``LAYERS``, with cross-entropy as the loss and the
 arg-max error. For all others ``covers`` says no, and the sequential engine does the work.
@@ -11,7 +12,7 @@ arg-max error. For all others ``covers`` says no, and the sequential engine does
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -25,22 +26,23 @@ from fedtuner.arm import work
 from fedtuner.federation import Report, Simulation
 from fedtuner.methods.base import Job, Method
 from fedtuner.pytorch import Data, Task, _one_thread
+from fedtuner.pytorch import _Trainer as Alone
 from fedtuner.rng import number
 from fedtuner.space import Config
-from fedtuner.task import Metrics, Rows, Vector
+from fedtuner.task import CHECKED, Metrics, Rows, Vector
 
 _POINTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.ELU, nn.LeakyReLU, nn.SiLU, nn.Softplus, nn.Identity)
 LAYERS = (nn.Flatten, nn.Linear, nn.Dropout, *_POINTWISE)
-SMALL = 100_000  # parameters: beyond, matrix products outweigh the overhead
+SMALL = 100_000  # parameters: beyond, on a CPU, matrix products outweigh the overhead
 
 
 def covers(task: object, worth_it: bool = False) -> bool:
-    """Return whether the batched engine can do this task and, if asked, whether its model is small enough to gain."""
+    """Return whether the batched engine can do this task and, if asked, whether it gains by it."""
     return (
         isinstance(task, Task)
-        and task._on_cpu
         and task.size == task.trainable
-        and (task.size <= SMALL or not worth_it)
+        and not task.choices
+        and (task.size <= SMALL or not task._on_cpu or not worth_it)
         and task._loss is F.cross_entropy
         and task._error is None
         and isinstance(task._module, nn.Sequential)
@@ -50,20 +52,52 @@ def covers(task: object, worth_it: bool = False) -> bool:
 
 
 @dataclass(frozen=True)
-class _Ask:
-    """What a client waits for: the gradient on these rows, or (None) an evaluation of all."""
+class _Evaluation:
+    """A client waits for the metrics of w on all of its data."""
 
     w: Vector
     data: Data
-    size: int
-    rows: Tensor | None
-    dropout: tuple[float, ...] = ()  # one rate per dropout layer
-    generator: torch.Generator | None = None
 
     @property
-    def bucket(self) -> tuple[bool, int]:
-        """Asks of one kind and of sizes up to the same power of two are computed together."""
-        return self.rows is None, (self.size - 1).bit_length()
+    def size(self) -> int:
+        return len(self.data)
+
+
+@dataclass(frozen=True)
+class _Gradient:
+    """A client waits for the gradient at w on these rows."""
+
+    w: Vector
+    data: Data
+    rows: Rows
+    dropout: _Dropout
+
+    @property
+    def size(self) -> int:
+        return self.rows.size
+
+
+@dataclass(frozen=True)
+class _Descent:
+    """A client waits for w to be moved by SGD along its batches."""
+
+    w: Vector
+    data: Data
+    batches: list[Rows]
+    dropout: _Dropout
+    rates: tuple[float, float, float]  # lr, momentum, weight decay
+
+    @property
+    def size(self) -> int:
+        return self.batches[0].size
+
+
+@dataclass(frozen=True)
+class _Dropout:
+    """A client's own: one rate per dropout layer, and where its draws come from."""
+
+    rates: tuple[float, ...]
+    generator: torch.Generator | None
 
 
 def work_all(method: Method, problem: Simulation, jobs: Sequence[Job]) -> list[Report]:
@@ -77,20 +111,20 @@ def work_all(method: Method, problem: Simulation, jobs: Sequence[Job]) -> list[R
     reports: list[Any] = [None] * len(jobs)
     clients = [greenlet(lambda job=job: work(method, seen, job), parent=hub) for job in jobs]
     with _one_thread():
-        asks = [(n, clients[n].switch()) for n in range(len(jobs))]
-        while asks:
+        said = [(n, client.switch()) for n, client in enumerate(clients)]
+        while said:
+            asks: dict[int, Any] = {}
+            groups: dict[tuple[str, int], list[int]] = {}
+            for n, ask in said:
+                if isinstance(ask, Report):
+                    reports[n] = ask
+                else:  # those of one kind and of sizes up to the same power of two are computed together
+                    asks[n] = ask
+                    groups.setdefault((type(ask).__name__, (ask.size - 1).bit_length()), []).append(n)
             answers: dict[int, Any] = {}
-            waiting = []
-            for n, said in asks:
-                if isinstance(said, _Ask):
-                    waiting.append((n, said))
-                else:
-                    reports[n] = said
-            for bucket in sorted({ask.bucket for _, ask in waiting}):
-                group = [(n, ask) for n, ask in waiting if ask.bucket == bucket]
-                results = (_evaluate if bucket[0] else _gradients)(task, [ask for _, ask in group])
-                answers |= {n: result for (n, _), result in zip(group, results, strict=True)}
-            asks = [(n, clients[n].switch(answers[n])) for n, _ in waiting]
+            for (kind, _), group in sorted(groups.items()):
+                answers |= dict(zip(group, _TOGETHER[kind](task, [asks[n] for n in group]), strict=True))
+            said = [(n, clients[n].switch(answers[n])) for n in asks]
     return reports
 
 
@@ -104,101 +138,158 @@ class _Seen:
 class _Together:
     """A task that asks the hub for what the real one would compute at once."""
 
-    def __init__(self, task: Task, ask: Callable[[_Ask], Any]) -> None:
+    def __init__(self, task: Task, ask: Callable[[Any], Any]) -> None:
         self._task, self._ask = task, ask
         self.trainable, self.smallest_batch, self.worst_error = task.trainable, task.smallest_batch, task.worst_error
 
     def evaluate(self, w: Vector, data: Data) -> Metrics:
         if not len(data):
             return Metrics(float("nan"), float("nan"), 0)
-        metrics: Metrics = self._ask(_Ask(w, data, len(data), None))
+        metrics: Metrics = self._ask(_Evaluation(w, data))
         return metrics
 
     @contextmanager
     def training(self, data: Data, config: Config, seed: int) -> Iterator[_Trainer]:
         rates = tuple(float(config.get("dropout", own)) for _, own in self._task._dropouts)
-        yield _Trainer(self._task, self._ask, data, config, rates, seed)
+        generator = torch.Generator(self._task.device).manual_seed(seed) if any(rates) else None
+        yield _Trainer(self._task, self._ask, data, config, seed, _Dropout(rates, generator))
 
 
 class _Trainer:
     def __init__(
-        self, task: Task, ask: Callable[[_Ask], Any], data: Data, config: Config, rates: tuple[float, ...], seed: int
+        self, task: Task, ask: Callable[[Any], Any], data: Data, config: Config, seed: int, dropout: _Dropout
     ) -> None:
-        self._task, self._ask, self._data, self._config = task, ask, data, config
-        self._rates, self._seed = rates, seed
-        self._generator = torch.Generator().manual_seed(seed) if any(rates) else None
+        self._task, self._ask, self._data, self._config, self._seed = task, ask, data, config, seed
+        self._dropout = dropout
 
     def gradient(self, w: Vector, rows: Rows, key: int | None = None) -> Vector:
-        if key is not None and self._generator is not None:
-            self._generator.manual_seed(number(self._seed, "draw", key))
-        picked = torch.from_numpy(rows)
-        gradient: Vector = self._ask(_Ask(w, self._data, rows.size, picked, self._rates, self._generator))
+        if key is not None and self._dropout.generator is not None:
+            self._dropout.generator.manual_seed(number(self._seed, "draw", key))
+        gradient: Vector = self._ask(_Gradient(w, self._data, rows, self._dropout))
         return gradient
+
+    def descend(self, w: Vector, batches: Iterable[Rows], lr: float, momentum: float, decay: float) -> None:
+        steps = list(batches)
+        if steps:
+            self._ask(_Descent(w, self._data, steps, self._dropout, (lr, momentum, decay)))
 
     def curvature(self, w: Vector, direction: Vector, rows: Rows, key: int | None = None) -> Vector:
         with self._task.training(self._data, self._config, self._seed) as alone:  # rare: not worth doing together
             return alone.curvature(w, direction, rows, key)
 
     def on(self, data: Data) -> _Trainer:
-        other = _Trainer(self._task, self._ask, data, self._config, self._rates, self._seed)
-        other._generator = self._generator
-        return other
+        return _Trainer(self._task, self._ask, data, self._config, self._seed, self._dropout)
 
     def sgd(self, w: Vector, g: Vector, velocity: Vector | None, lr: float, momentum: float, decay: float) -> None:
-        from fedtuner.pytorch import _Trainer as Alone
-
         Alone.sgd(self, w, g, velocity, lr, momentum, decay)  # type: ignore[arg-type]
 
 
-def _gradients(task: Task, asks: list[_Ask]) -> list[Vector]:
-    """Return each client's gradient; shorter batches are padded with rows of weight 0."""
-    sizes = [ask.size for ask in asks]
-    x, y = _pad([(a.data.x.index_select(0, a.rows), a.data.y.index_select(0, a.rows)) for a in asks], max(sizes))  # type: ignore[arg-type]
-    leaves = [leaf.requires_grad_() for leaf in _leaves(task, asks)]
-    weights = torch.zeros(x.shape[:2])
-    for n, size in enumerate(sizes):
-        weights[n, :size] = 1.0 / size
-    losses = F.cross_entropy(_forward(task, leaves, x, asks).flatten(0, 1), y.flatten(), reduction="none")
-    found = torch.autograd.grad((losses * weights.flatten()).sum(), leaves)
-    return list(torch.cat([g.flatten(1) for g in found], dim=1).numpy())
-
-
-def _evaluate(task: Task, asks: list[_Ask]) -> list[Metrics]:
+def _evaluate(task: Task, asks: list[_Evaluation]) -> list[Metrics]:
     """Return each client's mean loss and error."""
-    sizes = [ask.size for ask in asks]
     with torch.no_grad():
-        x, y = _pad([(ask.data.x, ask.data.y) for ask in asks], max(sizes))
-        output = _forward(task, _leaves(task, asks), x, None)
+        x, y = _pad([ask.data.x for ask in asks]), _pad([ask.data.y for ask in asks])
+        output = _forward(task, _leaves(task, _stack(task, asks)), x)
         losses = F.cross_entropy(output.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).double()
         wrong = (output.argmax(2) != y).double()
-    return [
-        Metrics(float(losses[n, :size].mean()), float(wrong[n, :size].mean()), size) for n, size in enumerate(sizes)
-    ]
+        real = torch.arange(y.shape[1]) < torch.tensor([[ask.size] for ask in asks])
+        means = (torch.stack([losses, wrong]) * real.to(task.device)).sum(2).cpu()
+    return [Metrics(float(means[0, n] / a.size), float(means[1, n] / a.size), a.size) for n, a in enumerate(asks)]
 
 
-def _leaves(task: Task, asks: list[_Ask]) -> list[Tensor]:
-    """Return the parameters as ``[clients, ...]`` tensors."""
-    stacked = torch.from_numpy(np.stack([ask.w for ask in asks]))
+def _gradients(task: Task, asks: list[_Gradient]) -> list[Vector]:
+    """Return each client's gradient."""
+    rows = [torch.from_numpy(ask.rows).to(task.device) for ask in asks]
+    x = _pad([ask.data.x.index_select(0, r) for ask, r in zip(asks, rows, strict=True)])
+    y = _pad([ask.data.y.index_select(0, r) for ask, r in zip(asks, rows, strict=True)])
+    sizes = [ask.size for ask in asks]
+    weights = np.zeros((len(asks), max(sizes)), np.float32)
+    for n, size in enumerate(sizes):
+        weights[n, :size] = 1 / size
+    leaves = _leaves(task, _stack(task, asks))
+    found = _backward(task, leaves, x, y, torch.from_numpy(weights).to(task.device), [a.dropout for a in asks], sizes)
+    return list(found.cpu().numpy())
+
+
+def _descend(task: Task, asks: list[_Descent]) -> list[None]:
+    """Move each client's w. Those with most batches stand first, so that those at work are always the first few."""
+    longest = sorted(asks, key=lambda ask: -len(ask.batches))
+    steps, width = len(longest[0].batches), max(rows.size for ask in asks for rows in ask.batches)
+    x, y = torch.cat([ask.data.x for ask in longest]), torch.cat([ask.data.y for ask in longest])
+    index = np.zeros((steps, len(asks), width), np.int64)  # into x and y; shorter batches are filled up with weight 0
+    weights = np.zeros((steps, len(asks), width), np.float32)
+    start = 0
+    for n, ask in enumerate(longest):
+        index[:, n] = start
+        for s, rows in enumerate(ask.batches):
+            index[s, n, : rows.size] += rows
+            weights[s, n, : rows.size] = 1 / rows.size
+        start += len(ask.data)
+    at, weight = torch.from_numpy(index).to(task.device), torch.from_numpy(weights).to(task.device)
+    w = _stack(task, longest)
+    velocity = torch.zeros_like(w)
+    lr, momentum, decay = torch.tensor([ask.rates for ask in longest], device=task.device).T.unsqueeze(2)
+    leaves, working = _leaves(task, w), len(asks)
+    for s in range(steps):
+        if s and s % CHECKED == 0 and not torch.isfinite(w[:working]).all(1).any():
+            break  # none of them will come back
+        while len(longest[working - 1].batches) <= s:
+            working -= 1
+            leaves = _leaves(task, w[:working])
+        picked = at[s, :working].flatten()
+        xs = x.index_select(0, picked).view(working, width, *x.shape[1:])
+        ys = y.index_select(0, picked).view(working, width, *y.shape[1:])
+        sizes = [ask.batches[s].size for ask in longest[:working]]
+        found = _backward(task, leaves, xs, ys, weight[s, :working], [a.dropout for a in longest[:working]], sizes)
+        found.addcmul_(decay[:working], w[:working])
+        w[:working].addcmul_(velocity[:working].mul_(momentum[:working]).add_(found), lr[:working], value=-1)
+    for ask, moved in zip(longest, w.cpu().numpy(), strict=True):
+        ask.w[:] = moved
+    return [None] * len(asks)
+
+
+_TOGETHER: dict[str, Callable[[Task, Any], list[Any]]] = {
+    "_Evaluation": _evaluate,
+    "_Gradient": _gradients,
+    "_Descent": _descend,
+}
+
+
+def _stack(task: Task, asks: Sequence[_Evaluation | _Gradient | _Descent]) -> Tensor:
+    return torch.from_numpy(np.stack([ask.w for ask in asks])).to(task.device)
+
+
+def _leaves(task: Task, stacked: Tensor) -> list[Tensor]:
+    """Return the parameters as views ``[clients, ...]`` of the stacked vectors."""
     leaves, start = [], 0
     for part in task.layout():
-        leaves.append(stacked[:, start : start + part.size].view(len(asks), *part.shape))
+        leaves.append(stacked[:, start : start + part.size].view(len(stacked), *part.shape).requires_grad_())
         start += part.size
     return leaves
 
 
-def _pad(batches: list[tuple[Tensor, Tensor]], size: int) -> tuple[Tensor, Tensor]:
-    x0, y0 = batches[0]
-    x = x0.new_zeros(len(batches), size, *x0.shape[1:])
-    y = y0.new_zeros(len(batches), size, *y0.shape[1:])
-    for n, (xs, ys) in enumerate(batches):
-        x[n, : len(xs)], y[n, : len(ys)] = xs, ys
-    return x, y
+def _pad(batches: list[Tensor]) -> Tensor:
+    """Return several clients' rows as one tensor, the shorter ones filled up with zeros."""
+    padded = batches[0].new_zeros(len(batches), max(len(rows) for rows in batches), *batches[0].shape[1:])
+    for n, rows in enumerate(batches):
+        padded[n, : len(rows)] = rows
+    return padded
 
 
-def _forward(task: Task, leaves: list[Tensor], x: Tensor, asks: list[_Ask] | None) -> Tensor:
-    """Return the network's outputs; with asks (in training) dropout draws from each client's own generator."""
-    at = iter(leaves)
-    drops = 0
+def _backward(
+    task: Task, leaves: list[Tensor], x: Tensor, y: Tensor, weights: Tensor, dropouts: list[_Dropout], sizes: list[int]
+) -> Tensor:
+    """Return the gradients ``[clients, parameters]`` of each client's weighted loss."""
+    output = _forward(task, leaves, x, dropouts, sizes)
+    losses = F.cross_entropy(output.flatten(0, 1), y.flatten(), reduction="none")
+    found = torch.autograd.grad(losses, leaves, weights.flatten())
+    return torch.cat([g.flatten(1) for g in found], dim=1)
+
+
+def _forward(
+    task: Task, leaves: list[Tensor], x: Tensor, dropouts: Sequence[_Dropout] = (), sizes: Sequence[int] = ()
+) -> Tensor:
+    """Return the network's outputs; with dropouts (in training) each client's draws come from its own generator."""
+    at, drops = iter(leaves), 0
     for layer in task._module:  # type: ignore[attr-defined]
         if isinstance(layer, nn.Flatten):
             x = x.flatten(2)
@@ -206,21 +297,21 @@ def _forward(task: Task, leaves: list[Tensor], x: Tensor, asks: list[_Ask] | Non
             weight = next(at).transpose(1, 2)
             x = torch.baddbmm(next(at).unsqueeze(1), x, weight) if layer.bias is not None else torch.bmm(x, weight)
         elif isinstance(layer, nn.Dropout):
-            if asks is not None:
-                x = _drop(x, [ask.dropout[drops] for ask in asks], asks)
+            x = _drop(x, [(d.rates[drops], d.generator) for d in dropouts], sizes)
             drops += 1
         else:
             x = layer(x)
     return x
 
 
-def _drop(x: Tensor, rates: list[float], asks: list[_Ask]) -> Tensor:
+def _drop(x: Tensor, draws: list[tuple[float, torch.Generator | None]], sizes: Sequence[int]) -> Tensor:
     """Scale what is kept, by the draws that torch's own dropout would make for each client's batch."""
-    if not any(rates):
+    if not any(rate for rate, _ in draws):
         return x
     keep = torch.ones_like(x)
-    for n, (rate, ask) in enumerate(zip(rates, asks, strict=True)):
-        if rate and ask.rows is not None:
-            drawn = torch.empty(ask.size, *x.shape[2:]).bernoulli_(1 - rate, generator=ask.generator)
-            keep[n, : ask.size] = drawn / (1 - rate) if rate < 1 else drawn
+    for n, ((rate, generator), size) in enumerate(zip(draws, sizes, strict=True)):
+        if rate:
+            drawn = keep[n, :size].bernoulli_(1 - rate, generator=generator)
+            if rate < 1:
+                drawn.div_(1 - rate)
     return x * keep

@@ -31,9 +31,10 @@ def run(study: Study, progress: bool | Show | None = None, label: str = "tuning"
         room = 3 * 4 * study.problem.task.size * study.schedule.arms
         store = Store(study.path, study.describe(), room)
         study.states, study.records = store.states, store.records
+        study.arms |= store.proposals
     try:
-        with showing(progress, label) as show, stoppable() as stop, _executor(study) as executor:
-            _Driver(study, store, executor, show, stop).run()
+        with showing(progress, label) as show, stoppable() as stop, opened(study) as executor:
+            Driver(study, store, executor, show, stop).run()
         if store is not None:
             store.finish(study.result())
     finally:
@@ -41,7 +42,7 @@ def run(study: Study, progress: bool | Show | None = None, label: str = "tuning"
             store.close()
 
 
-class _Driver:
+class Driver:
     """One run of a study: the only writer of its store."""
 
     def __init__(self, study: Study, store: Store | None, executor: Any, show: Show, stop: Any) -> None:
@@ -55,6 +56,7 @@ class _Driver:
         self._short: dict[int, int] = {}  # rounds that diverged arms will not use
 
     def run(self) -> None:
+        """Follow the schedule to its end and name the winner."""
         steps = self._study.schedule.steps()
         scores: Mapping[int, Score] | None = None
         while True:
@@ -67,10 +69,17 @@ class _Driver:
                 return
             self._retire(step.out)
             self._alive = step.arms
-            self._advance(step.arms, step.until)
+            self.propose(step.arms)
+            self.advance(step.arms, step.until)
             scores = {arm: self._study.score(arm, step.until) for arm in step.arms}
 
-    def _advance(self, arms: Sequence[int], until: int) -> None:
+    def propose(self, arms: Sequence[int]) -> None:
+        """Write down what a sampler that learns has proposed: another version of it might propose something else."""
+        if self._store is not None and self._study.sampler.learns:
+            self._store.propose([self._study.arm(arm) for arm in arms])
+
+    def advance(self, arms: Sequence[int], until: int) -> None:
+        """Bring arms to a round, saving what comes; raise ``Interrupted`` if they were stopped before."""
         states, self._until = self._study.states, until
         self._short |= {arm: until - states[arm].round for arm in arms if arm in states and states[arm].diverged}
         legs = [
@@ -106,7 +115,7 @@ class _Driver:
             if progress.state.diverged:
                 self._short[arm] = self._until - progress.state.round
             waited = time.monotonic() - self._saved.setdefault(arm, time.monotonic()) > _SAVE
-            if waited or not _unfinished(progress.state, self._until):
+            if waited or self._study.problem.dear or not _unfinished(progress.state, self._until):
                 self._save(arm)
 
     def _save(self, arm: int) -> None:
@@ -145,7 +154,7 @@ def _unfinished(state: State | None, until: int) -> bool:
 
 
 @contextmanager
-def _executor(study: Study) -> Iterator[Any]:
+def opened(study: Study) -> Iterator[Any]:
     """Yield a function that gives the executor, opened when first needed: a finished study needs none."""
     opened: list[Executor] = []
 

@@ -29,6 +29,11 @@ def choose(name: str, task: Task) -> str:
     return "batched" if batched.covers(task, worth_it=name == "auto") else "sequential"
 
 
+def device(task: Task) -> str:
+    """Return where a task's models are trained."""
+    return str(getattr(task, "device", "cpu"))
+
+
 def work_all(setting: Setting, problem: Simulation, jobs: Sequence[Job]) -> list[Report]:
     """Do a round's jobs and return their reports in order."""
     if setting.engine == "batched":

@@ -29,6 +29,10 @@ class WorkerError(FedtunerError):
     """A worker process died again and again on the same work."""
 
 
+class FleetError(FedtunerError):
+    """A fleet of devices cannot go on: too few are there, nobody answers, or the network is gone."""
+
+
 class DataError(FedtunerError):
     """A data set is absent, cannot be had, or is not what it must be."""
 

@@ -5,6 +5,7 @@ A leg ("arm 7 up to round 150") has one answer, so it can be cut, repeated after
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
@@ -17,19 +18,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from fedtuner import engines
 from fedtuner.arm import Arm, Record, Setting, State, begin, rounds, work
 from fedtuner.channel import Channel, pair
-from fedtuner.errors import FedtunerError, WorkerError
-from fedtuner.federation import Report, Simulation
+from fedtuner.errors import FedtunerError, SpecError, WorkerError
+from fedtuner.federation import Federation, Report, Simulation
 from fedtuner.memory import Spilled, memory_of, recall
 from fedtuner.methods.base import Job, Vectors
 from fedtuner.task import Metrics
 
 _SHIP = 2.0  # seconds between the states that a worker sends; a kill loses at most this much work
 _WORTH_SHARING = 5e-3  # seconds: a round that is shorter is done sooner than it is sent
+_STEP = 12  # examples: what a step of local training costs beside its examples, for small and large networks alike
 _TRIES = 3  # how often a leg may take its worker down before it is the leg's fault
 
 
@@ -155,15 +157,19 @@ class Processes:
         self._team = [self._hire() for _ in range(workers)]
 
     def advance(self, legs: Sequence[Leg], stop: Callable[[], bool]) -> Iterator[Progress]:
-        """Do the legs, longest first, each on the next free worker; with fewer legs than workers, share each round."""
+        """Do the legs, longest first, each on the next free worker; the last few, all workers share round by round."""
         # The batched engine's bits depend on which clients are done together: it keeps a round in one place.
-        if len(legs) < self.workers and self._place.setting.engine == "sequential":
-            for leg in legs:
-                if not stop():
-                    yield from _advance(self._place, leg, stop, self._work)
-            return
-        todo = deque(sorted(legs, key=lambda leg: (leg.state.round if leg.state else 0) - leg.until))
-        yield from self._run(todo, stop)
+        few = (self.workers + 1) // 2 if self._place.setting.engine == "sequential" else 0
+        left = {leg.arm.id: leg for leg in legs}
+        if len(legs) > few:
+            longest_first = sorted(legs, key=lambda leg: (leg.state.round if leg.state else 0) - leg.until)
+            for progress in self._run(deque(longest_first), stop, few):
+                if progress.state is not None:
+                    left[progress.arm] = replace(left[progress.arm], state=progress.state)
+                yield progress
+        for leg in left.values():
+            if not stop():
+                yield from _advance(self._place, leg, stop, self._work)
 
     def assess(self, jobs: Sequence[Assessment]) -> list[tuple[Metrics, Metrics]]:
         """Do the jobs in as many shares as there are workers; the model is sent once per share."""
@@ -176,8 +182,7 @@ class Processes:
             reports = [_work(self._place, job) for job in jobs]
             self._round_takes = time.monotonic() - began
             return reports
-        costs = [self._place.problem.size(j.client, "train") * float(j.config.get("epochs", 1)) for j in jobs]
-        return self._share(_work, jobs, costs)
+        return self._share(_work, jobs, [_cost(self._place.problem.size(job.client, "train"), job) for job in jobs])
 
     def _share(self, what: Callable[[Place, Any], Any], jobs: Sequence[Any], costs: Sequence[float]) -> list[Any]:
         """Do the jobs on the workers, the costliest first to whoever has least to do, and return what they give."""
@@ -204,8 +209,11 @@ class Processes:
     def _hire(self) -> _Worker:
         return _Worker(self._context, self._place)
 
-    def _run(self, todo: deque[Any], stop: Callable[[], bool]) -> Iterator[Any]:
-        """Hand out tasks and yield the answers; a task whose worker dies goes on from where it last reported."""
+    def _run(self, todo: deque[Any], stop: Callable[[], bool], few: int = 0) -> Iterator[Any]:
+        """Hand out tasks and yield the answers; a task whose worker dies goes on from where it last reported.
+
+        Legs are broken off, with their states, once no more than ``few`` are left: the caller goes on with them.
+        """
         busy: dict[Channel, tuple[_Worker, Any, int]] = {}
         free = list(self._team)
         told = False
@@ -217,7 +225,7 @@ class Processes:
                     while not worker.tell(task):  # it died while it was idle
                         worker = self._replace(worker)
                     busy[worker.connection] = (worker, task, tries)
-                if stop() and not told:
+                if not told and (stop() or (not todo and len(busy) <= few)):
                     told = True
                     for worker, _, _ in busy.values():
                         worker.tell("stop")
@@ -256,6 +264,15 @@ class Processes:
         fresh = self._hire()
         self._team[self._team.index(worker)] = fresh
         return fresh
+
+
+def _cost(examples: int, job: Job) -> float:
+    """Return about how long a client's work takes, in examples: a step costs as much as some examples more."""
+    total = 0.0
+    for config in (job.config, *(other for _, other in job.others)):
+        batch, epochs = float(config.get("batch", examples)), float(config.get("epochs", 1))
+        total += epochs * (examples + _STEP * math.ceil(examples / max(batch, 1.0)))
+    return total
 
 
 class _RemoteError(Exception):
@@ -357,8 +374,21 @@ def _do(connection: Channel, place: Place, task: Any, orphaned: Callable[[], boo
         connection.send(("answer", replace(held, records=())))
 
 
-def open_executor(setting: Setting, problem: Simulation, folder: Path, workers: int) -> Executor:
+@runtime_checkable
+class Elsewhere(Protocol):
+    """A federation whose clients do not live here: it brings its own executor."""
+
+    def executor(self, setting: Setting, folder: Path) -> Executor:
+        """Return what advances arms where the clients are."""
+        ...
+
+
+def open_executor(setting: Setting, problem: Federation, folder: Path, workers: int) -> Executor:
     """Return an executor with this many workers; one worker is this process. Large client memory goes to ``folder``."""
+    if isinstance(problem, Elsewhere):
+        return problem.executor(setting, folder)
+    if not isinstance(problem, Simulation):
+        raise SpecError(f"{type(problem).__name__} is no Simulation and brings no executor")
     place = Place(setting, problem, folder)
     return Serial(place) if workers == 1 else Processes(place, workers)
 

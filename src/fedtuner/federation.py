@@ -1,6 +1,7 @@
 """Where the clients live: their data, and what comes back from their work.
 
-``Simulation`` keeps them in this process. A federation of real devices answers the same jobs with the same reports.
+``Simulation`` keeps them in this process. A federation of real devices (``flower.Fleet``) answers the same jobs with
+the same reports. Inside a study a client is a number: its place in a ``Simulation``, a hash of its id elsewhere.
 """
 
 from __future__ import annotations
@@ -8,14 +9,15 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from fedtuner.errors import FedtunerError, SpecError, TaskError
-from fedtuner.methods.base import Update
+from fedtuner.fedex import FedEx
+from fedtuner.methods.base import Method, Update
 from fedtuner.task import Metrics, Task
 
 SPLITS = ("train", "valid", "test")
@@ -48,6 +50,15 @@ class Lazy(Protocol):
 
 
 @dataclass(frozen=True)
+class Try:
+    """What a candidate that a client only tried would have given: for theta, not for the model."""
+
+    candidate: int
+    before: Metrics
+    after: Metrics
+
+
+@dataclass(frozen=True)
 class Report:
     """What a client sends to the server after its work."""
 
@@ -58,10 +69,53 @@ class Report:
     before: Metrics  # of the server's model on the client's validation data; its count is |V|
     after: Metrics  # of the model after local training
     finite: bool  # whether the update is made of numbers
+    tried: tuple[Try, ...] = ()  # the job's other candidates
+
+
+@runtime_checkable
+class Federation(Protocol):
+    """What a study needs of the place where its clients live."""
+
+    task: Task
+    name: str
+    own_code: bool  # clients train by code of their own: the names of client hyperparameters are theirs
+    dear: bool  # rounds cost time of real devices: each is saved as soon as it is done
+
+    @property
+    def population(self) -> int:
+        """How many clients there are, here or not."""
+        ...
+
+    def available(self) -> Sequence[int]:
+        """Return the clients who can take part in a round now, always in the same order: cohorts are drawn from it."""
+        ...
+
+    def gather(self) -> Sequence[int]:
+        """Return the same, after waiting until there are enough."""
+        ...
+
+    def id_of(self, client: int) -> str | int:
+        """Return what a client is known by."""
+        ...
+
+    def check(self, cohort: int | None = None, method: Method | None = None, fedex: FedEx | None = None) -> None:
+        """Raise where something is wrong that can be seen before the work."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Return what the problem is known by: a study continues only on the same one."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Return name, clients and fingerprint, for the spec in a store."""
+        ...
 
 
 class Simulation:
     """A problem in this process: a task and its clients."""
+
+    own_code = False
+    dear = False
 
     def __init__(self, task: Task, clients: Iterable[Client], name: str = "simulation") -> None:
         self.task = task
@@ -80,6 +134,23 @@ class Simulation:
                 raise SpecError(f"two clients have the id {client.id!r}: ids must differ")
             seen.add(client.id)
 
+    @property
+    def population(self) -> int:
+        """How many clients there are."""
+        return len(self.clients)
+
+    def available(self) -> Sequence[int]:
+        """Return all clients: here everybody is there."""
+        return range(len(self.clients))
+
+    def gather(self) -> Sequence[int]:
+        """Return all clients."""
+        return self.available()
+
+    def id_of(self, client: int) -> str | int:
+        """Return a client's id."""
+        return self.clients[client].id
+
     def data(self, client: int, split: str) -> Sized:
         """Return a client's split as the task takes it; converted once, a lazy one at each visit."""
         key = (client, split)
@@ -95,8 +166,18 @@ class Simulation:
             self._visit[key] = self._prepare(client, split, given.load())
         return self._visit[key]
 
-    def check(self) -> None:
+    def on(self, device: str) -> Simulation:
+        """Return the same problem with its model and data on another device, such as ``cuda``."""
+        if not hasattr(self.task, "on"):
+            raise SpecError(f"device = {device!r}, but {type(self.task).__name__} runs only where it is: on the CPU")
+        moved = Simulation(self.task.on(device), self.clients, self.name)
+        moved.left_out = self.left_out
+        return moved
+
+    def check(self, cohort: int | None = None, method: Method | None = None, fedex: FedEx | None = None) -> None:
         """Prepare everything that is not lazy and try the model on a few examples: mistakes show before long work."""
+        if cohort is not None and cohort > len(self.clients):
+            raise SpecError(f"cohort = {cohort}, but the problem has {len(self.clients)} clients: lower cohort")
         sizes = {split: [self.size(i, split) for i in range(len(self.clients))] for split in SPLITS}
         for i, client in enumerate(self.clients):
             given = [split for split in SPLITS if getattr(client, split) is not None]
@@ -138,6 +219,10 @@ class Simulation:
             for split in SPLITS:
                 _hash_arrays(digest, getattr(client, split))
         return digest.hexdigest()
+
+    def describe(self) -> dict[str, Any]:
+        """Return name, number of clients and fingerprint."""
+        return {"name": self.name, "clients": len(self.clients), "fingerprint": self.fingerprint()}
 
     def _prepare(self, client: int, split: str, given: Any) -> Sized:
         try:

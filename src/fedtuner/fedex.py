@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ from fedtuner.errors import SpecError, suggest
 from fedtuner.rng import Generator
 
 Floats = NDArray[np.float64]
+Number = TypeVar("Number")
+Tries = Sequence[Number] | Sequence[Sequence[Number]]  # one of each client, or of each client a list
 
 STEPS = ("aggressive", "adaptive", "constant")
 METRICS = ("error", "loss")
@@ -46,6 +48,7 @@ class FedEx:
     metric: str = "error"  # the clients' validation value that moves theta: error or loss
     cutoff: float = 0.0  # once theta's entropy (in nats) is below this, theta stays and the mode is used
     signal: str = "absolute"  # absolute: the value after local training; improvement: after minus before
+    tries: int | str = 1  # candidates that a client trains with and validates in a round, or "all"; the model takes one
 
     def __post_init__(self) -> None:
         if not isinstance(self.k, int) or isinstance(self.k, bool) or self.k < 1:
@@ -60,6 +63,26 @@ class FedEx:
             value = getattr(self, name)
             if value not in known:
                 raise SpecError(f"fedex.{name} = {value!r}, but must be one of {known}{suggest(str(value), known)}")
+        if self.tries != "all" and (isinstance(self.tries, bool) or not isinstance(self.tries, int)):
+            raise SpecError(f"fedex.tries = {self.tries!r}, but must be a whole number or 'all'")
+        if not 1 <= self.tried <= self.k:
+            raise SpecError(f"fedex.tries = {self.tries}, but must be from 1 to the {self.k} candidates (fedex.k)")
+
+    @property
+    def tried(self) -> int:
+        """How many candidates a client tries in a round."""
+        return self.k if self.tries == "all" else int(self.tries)
+
+    def tried_at(self, entropy: float) -> int:
+        """How many candidates a client tries in a round that theta enters with this entropy: past the cutoff, one."""
+        return self.tried if entropy >= self.cutoff else 1
+
+    def describe(self) -> dict[str, Any]:
+        """Return the ``[fedex]`` table."""
+        table = asdict(self)
+        if self.tries == 1:  # as in stores from before there was a choice
+            del table["tries"]
+        return table
 
 
 @dataclass(frozen=True)
@@ -110,7 +133,30 @@ def choose(belief: Belief, n: int, rng: Generator, cutoff: float = 0.0) -> list[
     return [int(j) for j in np.searchsorted(edges / edges[-1], u, side="right")]
 
 
-def gradient(belief: Belief, choices: Sequence[int], values: Sequence[float], weights: Sequence[float]) -> Floats:
+def also(choices: Sequence[int], k: int, tries: int, rng: Generator) -> list[list[int]]:
+    """Return which further candidates each client tries: ``tries - 1`` of the others, each as likely as the next."""
+    if tries == k:
+        return [[j for j in range(k) if j != chosen] for chosen in choices]
+    if tries == 1:
+        return [[] for _ in choices]
+    drawn = [sorted(rng.permutation(k - 1)[: tries - 1].tolist()) for _ in choices]
+    return [[j + (j >= chosen) for j in others] for chosen, others in zip(choices, drawn, strict=True)]
+
+
+def log_chances(belief: Belief, tries: int) -> Floats:
+    """Return the logarithm of each candidate's chance to be among a client's tries.
+
+    The first is drawn from theta, the other m - 1 uniformly from the rest: theta_j + (1 - theta_j) (m-1)/(k-1). With
+    one try this is theta_j, as in Algorithm 2; with all k it is 1, the full information of the paper's Section 4.
+    """
+    k = belief.log_theta.size
+    if tries == 1:
+        return belief.log_theta
+    theta = belief.theta
+    return np.zeros(k) if tries == k else np.asarray(np.log(theta + (1 - theta) * (tries - 1) / (k - 1)))
+
+
+def gradient(belief: Belief, choices: Tries[int], values: Tries[float], weights: Sequence[float]) -> Floats:
     """Return Algorithm 2's unbiased estimate of the gradient of the expected value with respect to theta."""
     sign, log_size = _log_gradient(belief, *_clean(belief, choices, values, weights))
     return np.asarray(sign * np.exp(np.minimum(log_size, 700.0)))
@@ -118,8 +164,8 @@ def gradient(belief: Belief, choices: Sequence[int], values: Sequence[float], we
 
 def exponentiate(
     belief: Belief,
-    choices: Sequence[int],
-    values: Sequence[float],
+    choices: Tries[int],
+    values: Tries[float],
     weights: Sequence[float],
     step: str = "aggressive",
     gamma: float = 0.0,
@@ -127,7 +173,9 @@ def exponentiate(
     """Return the belief after one round: theta * exp(-eta_t gradient), normalised.
 
     ``choices``, ``values`` and ``weights`` are the clients' candidates, validation values and |V|. With no client of
-    positive weight nothing is learned and the belief is returned as it is.
+    positive weight nothing is learned and the belief is returned as it is. Where clients try several candidates, each
+    has a list of them and of their values: first the one drawn from theta, then distinct others as ``also`` draws them.
+    A value counts by the inverse of its candidate's chance to be tried, so the gradient's estimate stays unbiased.
     """
     if step not in STEPS:
         raise SpecError(f"step = {step!r}, but must be one of {STEPS}{suggest(step, STEPS)}")
@@ -148,24 +196,38 @@ def exponentiate(
         elif step == "aggressive":
             log_eta -= log_norm
         log_theta = _normalise(log_theta - sign * np.exp(np.minimum(log_eta + log_size, 300.0)))
-    return Belief(log_theta, gamma * belief.past + float(p @ v), gamma * belief.mass + 1.0, squares)
+    return Belief(log_theta, gamma * belief.past + float(p @ v[:, 0]), gamma * belief.mass + 1.0, squares)
+
+
+def exponentiate_sums(
+    belief: Belief, sums: Floats, counts: Floats, step: str = "aggressive", gamma: float = 0.0
+) -> Belief:
+    """Return the belief after one round of which only sums are known: S_j = sum |V| v and N_j = sum |V|, by candidate.
+
+    The gradient is linear in the clients' values, so all those of one candidate are as good as one client with their
+    mean: this is ``exponentiate`` up to rounding.
+    """
+    known = np.flatnonzero(counts > 0)
+    means = sums[known] / counts[known]
+    return exponentiate(belief, known.tolist(), means.tolist(), counts[known].tolist(), step, gamma)
 
 
 def _clean(
-    belief: Belief, choices: Sequence[int], values: Sequence[float], weights: Sequence[float]
+    belief: Belief, choices: Tries[int], values: Tries[float], weights: Sequence[float]
 ) -> tuple[NDArray[np.int64], Floats, Floats]:
-    """Return choices, finite values and weights that sum to 1, of the clients of positive finite weight."""
-    j = np.asarray(choices, dtype=np.int64).reshape(-1)
-    v = np.asarray(values, dtype=np.float64).reshape(-1)
+    """Return choices, finite values (a row per client) and weights that sum to 1, of clients of positive weight."""
     p = np.asarray(weights, dtype=np.float64).reshape(-1)
-    if not j.size == v.size == p.size:
+    j, v = np.asarray(choices, dtype=np.int64), np.asarray(values, dtype=np.float64)
+    if j.size != v.size or p.size != (j.shape[0] if j.ndim == 2 else j.size):
         raise SpecError(f"{j.size} choices, {v.size} values and {p.size} weights, but there must be one of each")
+    columns = -1 if j.size else 1
+    j, v = j.reshape(p.size, columns), v.reshape(p.size, columns)
     if j.size and (j.min() < 0 or j.max() >= belief.log_theta.size):
-        raise SpecError(f"choices {j.tolist()} are not all in 0..{belief.log_theta.size - 1}")
+        raise SpecError(f"choices {j.ravel().tolist()} are not all in 0..{belief.log_theta.size - 1}")
     counted = np.isfinite(p) & (p > 0)
     j, v, p = j[counted], v[counted], p[counted]
     finite = np.isfinite(v)
-    worst = max([belief.baseline, 1.0, *v[finite]])
+    worst = max([belief.baseline, 1.0, *v[finite].tolist()])
     v = np.clip(np.where(finite, v, worst), -_HUGE, _HUGE)
     p = p / p.max() if p.size else p  # in two steps: the sum of finite weights may overflow
     return j, v, p / p.sum() if p.size else p
@@ -174,12 +236,13 @@ def _clean(
 def _log_gradient(belief: Belief, j: NDArray[np.int64], v: Floats, p: Floats) -> tuple[Floats, Floats]:
     """Return the gradient's signs and the logarithms of its sizes: theta may be too small to divide by."""
     k, baseline = belief.log_theta.size, belief.baseline
-    total = np.bincount(j, weights=p * (v - baseline), minlength=k)
+    tries, j, share = j.shape[1], j.ravel(), p[:, None]
+    total = np.bincount(j, weights=(share * (v - baseline)).ravel(), minlength=k)
     # What differences leave of rounding is no gradient, but an aggressive step would make a full step of it.
-    rounding = 1e-12 * np.bincount(j, weights=p * (np.abs(v) + abs(baseline)), minlength=k)
+    rounding = 1e-12 * np.bincount(j, weights=(share * (np.abs(v) + abs(baseline))).ravel(), minlength=k)
     total = np.where(np.abs(total) > rounding, total, 0.0)
     with np.errstate(divide="ignore"):
-        return np.sign(total), np.log(np.abs(total)) - belief.log_theta
+        return np.sign(total), np.log(np.abs(total)) - log_chances(belief, tries)
 
 
 def _normalise(log_theta: Floats) -> Floats:

@@ -7,7 +7,7 @@ on one thread, so that the bits do not depend on the machine's load or on where 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from fedtuner.errors import TaskError
 from fedtuner.rng import number
+from fedtuner.shapes import Configure, Shapes
 from fedtuner.space import PAPER_CLIENT, Config
-from fedtuner.task import Hyper, Metrics, Part, Rows, Vector
+from fedtuner.task import CHECKED, Hyper, Metrics, Part, Rows, Vector
 
-_fused_sgd: Any = torch._fused_sgd_  # what torch.optim.SGD(fused=True) calls: one pass over the vectors
 _CHUNK = 1024  # examples per forward pass of an evaluation
 _DROPOUTS = (nn.modules.dropout._DropoutNd, nn.RNNBase, nn.MultiheadAttention)
 _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
@@ -45,6 +45,11 @@ class Task:
     ``loss(output, y)`` is the mean over the batch; ``error(output, y)`` is a mean or one value per example, by default
     the rate at which the arg-max over dimension 1 is not y. ``worst_error`` is what a model of NaN gets: 1 for that
     rate, infinity for an ``error`` of your own unless you say otherwise.
+
+    ``choices`` are client hyperparameters that shape the model, each with its values (the first is the default), and
+    ``configure(module, {name: value})`` gives a module its shape: which of its parameters it uses, and how. The module
+    has those of all shapes, so all share one w. A model is trained and evaluated in the shape of its client's
+    configuration: before local training, too, so that the global objective is the mean over the shapes drawn.
     """
 
     smallest_batch: int
@@ -56,10 +61,14 @@ class Task:
         error: Callable[[Tensor, Tensor], Tensor] | None = None,
         device: str = "cpu",
         worst_error: float | None = None,
+        choices: Mapping[str, Any] | None = None,
+        configure: Configure | None = None,
     ) -> None:
         if isinstance(build, nn.Module) or not callable(build):
             raise TaskError(f"build is {type(build).__name__}, but must be a function that returns a new module")
-        self._made_of = (build, loss, error, device, worst_error)
+        self._made_of: tuple[Any, ...] = (build, loss, error, device, worst_error, choices, configure)
+        self._shapes = Shapes(choices, configure)
+        self.choices = self._shapes.choices
         self._build, self._loss, self._error = build, loss, error
         self.worst_error = worst_error if worst_error is not None else (1.0 if error is None else math.inf)
         try:
@@ -85,17 +94,24 @@ class Task:
         self._flat_grad = torch.zeros(self.trainable, device=self.device)
         self._grad = self._flat_grad.numpy() if self._on_cpu else np.zeros(self.trainable, np.float32)
         self._view(self._flat)
+        self._shapes.set(self._module, {})
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Task, self._made_of  # views of one buffer do not survive being copied one by one
 
+    def on(self, device: str) -> Task:
+        """Return the same task with its model and data on another device, such as ``cuda``."""
+        build, loss, error, _, *more = self._made_of
+        return Task(build, loss, error, device, *more)
+
     @property
     def hyperparameters(self) -> Mapping[str, Hyper]:
-        """``dropout``, if the model has a layer of it; it is set on every such layer."""
+        """``dropout``, set on every layer of it if the model has one; and the choices that shape the model."""
         if not self._dropouts:
-            return {}
+            return self.choices
         own = self._dropouts[0][1]
-        return {"dropout": Hyper(PAPER_CLIENT["dropout"], own, low=0.0, high=1.0, about="rate on every dropout layer")}
+        rate = Hyper(PAPER_CLIENT["dropout"], own, low=0.0, high=1.0, about="rate on every dropout layer")
+        return {"dropout": rate, **self.choices}
 
     def layout(self) -> list[Part]:
         """Return the parts of w: trained, then frozen parameters, then buffers; convolutions' kernels channels last."""
@@ -108,13 +124,14 @@ class Task:
             raise TaskError("build() gave a model of another shape than before: it must always build the same one")
         return np.concatenate([_flatten(part, t.detach()).numpy() for part, t in parts]).astype(np.float32, copy=False)
 
-    def module(self, w: Vector) -> nn.Module:
-        """Return a new module that holds a copy of w, in evaluation mode."""
+    def module(self, w: Vector, config: Config | None = None) -> nn.Module:
+        """Return a new module that holds a copy of w, in evaluation mode, in the shape that a configuration gives."""
         module = self._fresh(0)
         with torch.no_grad():
             flat = torch.from_numpy(np.array(w, np.float32))
             for (_, tensor), view in zip(_parts(module), _split(flat, self._layout), strict=True):
                 tensor.copy_(view)
+        self._shapes.set_once(module, config or {})
         return module.eval()
 
     def prepare(self, split: Any) -> Data:
@@ -137,17 +154,19 @@ class Task:
         """Set the model up for one client's training; torch's own generator is left as it was."""
         for module, own in self._dropouts:
             _set_dropout(module, float(config.get("dropout", own)))
+        self._shapes.set(self._module, config)
         for counter, start in self._counters:
             counter.copy_(start)
         self._mode(training=True)
-        with _one_thread(), _own_generator():
+        with _one_thread(), _own_generator(self.device):
             self._seed(seed)
             yield _Trainer(self, data, seed)
 
-    def evaluate(self, w: Vector, data: Data) -> Metrics:
-        """Return the mean loss and error on a split, without dropout."""
+    def evaluate(self, w: Vector, data: Data, config: Config | None = None) -> Metrics:
+        """Return the mean loss and error on a split, without dropout, in the shape that a configuration gives."""
         if not len(data):
             return Metrics(float("nan"), float("nan"), 0)
+        self._shapes.set(self._module, config or {})
         self._bind(w)
         self._mode(training=False)
         loss = error = 0.0
@@ -160,7 +179,7 @@ class Task:
         return Metrics(loss / len(data), error / len(data), len(data))
 
     def _fresh(self, seed: int) -> nn.Module:
-        with _one_thread(), _own_generator():
+        with _one_thread(), _own_generator(self.device):
             self._seed(seed)
             module = self._build()
         if not isinstance(module, nn.Module):
@@ -195,8 +214,30 @@ class Task:
 
     def _batch_loss(self, w: Vector, data: Data, rows: Rows) -> Tensor:
         self._bind(w)
+        return self._bound_loss(data, rows)
+
+    def _bound_loss(self, data: Data, rows: Rows) -> Tensor:
         picked = torch.from_numpy(rows).to(self.device)
         return self._scalar_loss(self._forward(_take(data.x, picked)), data.y.index_select(0, picked))
+
+    def _descend(
+        self, w: Vector, data: Data, batches: Iterable[Rows], lr: float, momentum: float, decay: float
+    ) -> None:
+        """Plain SGD, the weights on the device from the first step to the last, each gradient used where it lies."""
+        self._bind(w)
+        flat = torch.from_numpy(w) if self._on_cpu else self._flat
+        head, parts = flat[: self.trainable], self._layout[: len(self._trained)]
+        sizes = [part.size for part in parts]
+        weights = torch.split_with_sizes(head, sizes)
+        velocities = torch.split_with_sizes(torch.zeros_like(head), sizes) if momentum else ()
+        for n, rows in enumerate(batches, 1):
+            if n % CHECKED == 0 and not torch.isfinite(head).all():
+                break  # it will not come back
+            gradient = torch.autograd.grad(self._bound_loss(data, rows), self._trained, materialize_grads=True)
+            flats = [_flatten(part, g) for part, g in zip(parts, gradient, strict=True)]
+            _sgd(weights, flats, velocities, lr, momentum, decay)
+        if not self._on_cpu:
+            w[:] = flat.cpu().numpy()
 
     def _curvature(self, w: Vector, direction: Vector, data: Data, rows: Rows) -> Vector:
         trained = self._trained
@@ -267,15 +308,26 @@ class _Trainer:
         return _Trainer(self._task, data, self._seed)
 
     def sgd(self, w: Vector, g: Vector, velocity: Vector | None, lr: float, momentum: float, decay: float) -> None:
-        _fused_sgd(
-            [torch.from_numpy(w)], [torch.from_numpy(g)], [] if velocity is None else [torch.from_numpy(velocity)],
-            lr=lr, momentum=momentum, weight_decay=decay, dampening=0.0, nesterov=False, maximize=False,
-            is_first_step=False,
-        )  # fmt: skip
+        velocities = [] if velocity is None else [torch.from_numpy(velocity)]
+        _sgd([torch.from_numpy(w)], [torch.from_numpy(g)], velocities, lr, momentum, decay)
+
+    def descend(self, w: Vector, batches: Iterable[Rows], lr: float, momentum: float, decay: float) -> None:
+        self._task._descend(w, self._data, batches, lr, momentum, decay)
 
     def _reseed(self, key: int | None) -> None:
         if key is not None:
             self._task._seed(number(self._seed, "draw", key))
+
+
+def _sgd(
+    weights: Sequence[Tensor], gradients: Sequence[Tensor], velocities: Sequence[Tensor],
+    lr: float, momentum: float, decay: float,
+) -> None:  # fmt: skip
+    """Step in place, in one pass over the vectors: what torch.optim.SGD(fused=True) calls."""
+    torch._fused_sgd_(
+        list(weights), list(gradients), list(velocities), lr=lr, momentum=momentum, weight_decay=decay, dampening=0.0,
+        nesterov=False, maximize=False, is_first_step=False,
+    )  # fmt: skip
 
 
 def _parts(module: nn.Module) -> list[tuple[Part, Tensor]]:
@@ -335,13 +387,16 @@ def _set_dropout(module: nn.Module, rate: float) -> None:
 
 
 @contextmanager
-def _own_generator() -> Iterator[None]:
-    """Leave torch's generator as it was."""
+def _own_generator(device: torch.device) -> Iterator[None]:
+    """Leave torch's generators as they were."""
     before = torch.default_generator.get_state()
+    there = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
     try:
         yield
     finally:
         torch.default_generator.set_state(before)
+        if there is not None:
+            torch.cuda.set_rng_state(there, device)
 
 
 @contextmanager

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from fedtuner import methods, spec, store
-from fedtuner.arm import Record, State
+from fedtuner.arm import Record, State, trainings
 from fedtuner.errors import StoreError
+from fedtuner.fedex import FedEx
 from fedtuner.task import Hyper, Part, Vector
 
 
@@ -28,6 +29,7 @@ def summary(path: Path) -> dict[str, Any]:
         "store": str(path),
         "spec": described,
         "rounds_used": sum(len(r) for r in records.values()),
+        "local_work": sum(trainings(FedEx(**described["fedex"]), r) for r in records.values()),
         "arms": [_arm(arm, states[arm], records[arm]) for arm in sorted(states)],
         "result": result,
         "evaluations": evaluations,
@@ -98,7 +100,7 @@ def print_summary(told: Mapping[str, Any]) -> None:
     diverged = f"; {len(result['diverged'])} of {len(told['arms'])} arms diverged" if result["diverged"] else ""
     console.print(
         f"[bold]Best: arm {result['arm']}[/bold], trained for {result['rounds']} rounds; the study used "
-        f"{result['rounds_used']} of {result['budget']}{diverged}."
+        f"{result['rounds_used']} of {result['budget']}{diverged}. Clients trained {told['local_work']} times."
     )
     if result["score"] == "inf":
         console.print("[red]Every arm diverged: narrow the space (lower learning rates), or raise the budget.[/red]")

@@ -56,6 +56,8 @@ class Schedule:
     eliminations: int = 0
     discount: float = 0.0  # weight of a round's score against the next one's; 0 is the latest round alone
     score: str = "error"  # what arms are compared by: error or loss
+    together: int | None = None  # random search: how many arms start at once; None is all of them
+    fill: bool = False  # hyperband: as many arms as the budget pays for
 
     def __post_init__(self) -> None:
         if not isinstance(self.discount, (int, float)) or not 0 <= self.discount <= 1:
@@ -74,6 +76,20 @@ class Schedule:
     def cost(self) -> int:
         """Rounds used when no arm diverges; never more than the budget."""
         return sum(bracket.cost for bracket in self.brackets)
+
+    def place(self, arm: int) -> tuple[int, Bracket]:
+        """Return the first arm of an arm's bracket, and the bracket: all arms before that one finish before it starts.
+
+        >>> first, bracket = random_search(60, 10, together=2).place(3)
+        >>> first, bracket.rungs
+        (2, (10,))
+        """
+        first = 0
+        for bracket in self.brackets:
+            if arm < first + bracket.arms:
+                return first, bracket
+            first += bracket.arms
+        raise SpecError(f"no arm {arm}: the schedule has {self.arms}")
 
     def steps(self) -> Generator[Step, Mapping[int, Score], int]:
         """Yield steps, be sent the scores of their arms, and return the winner."""
@@ -97,6 +113,10 @@ class Schedule:
             table["eta"] = self.eta
         if self.kind == "halving":
             table["eliminations"] = self.eliminations
+        if self.together is not None:
+            table["together"] = self.together
+        if self.fill:
+            table["fill"] = True
         return table | {"discount": self.discount, "score": self.score}
 
 
@@ -175,41 +195,66 @@ def halving(
     return Schedule("halving", budget, longest, (bracket,), eta, eliminations, discount, score)
 
 
-def random_search(budget: int = 2000, longest: int = 200, discount: float = 0.0, score: str = "error") -> Schedule:
-    """Random search: budget // longest arms, each trained to ``longest``; the best wins."""
+def random_search(
+    budget: int = 2000,
+    longest: int = 200,
+    discount: float = 0.0,
+    score: str = "error",
+    together: int | None = None,
+) -> Schedule:
+    """Random search: budget // longest arms, each trained to ``longest``; the best wins.
+
+    All arms start at once. With ``together`` so many do, and the next ones only when these have finished: a sampler
+    that learns from finished arms (``samplers.optuna``) then has something to learn from, most with ``together=1``.
+    """
     _check_rounds(budget, longest)
-    bracket = Bracket(budget // longest, (longest,), (1,))
-    return Schedule("random_search", budget, longest, (bracket,), discount=discount, score=score)
+    arms = budget // longest
+    if together is not None:
+        _check_whole(together=together)
+    size = min(together or arms, arms)
+    brackets = tuple(Bracket(min(size, arms - first), (longest,), (1,)) for first in range(0, arms, size))
+    return Schedule("random_search", budget, longest, brackets, discount=discount, score=score, together=together)
 
 
 def hyperband(
-    budget: int = 3200, longest: int = 200, eta: int = 3, discount: float = 0.0, score: str = "error"
+    budget: int = 3200,
+    longest: int = 200,
+    eta: int = 3,
+    discount: float = 0.0,
+    score: str = "error",
+    fill: bool = False,
 ) -> Schedule:
     """Hyperband (Li et al., JMLR 2018): brackets from many short arms to few long ones, an equal share of budget each.
 
     With S + 1 brackets, bracket s starts n = ceil(B/M * eta^s / (s + 1)) arms at M / eta^s rounds, B = budget / (S + 1)
     and M = ``longest``; S is the largest, at most floor(log_eta M), for which every bracket can end with a whole arm:
     budget >= (S + 1)^2 M. At equality these are the standard brackets. Arms continue where they paused, so a bracket
-    may use less than its share; n is lowered where it would use more.
+    may use less than its share; n is lowered where it would use more. With ``fill`` n is raised to what the share pays
+    for, and what is left over goes to brackets of shorter arms: for comparisons with other schedules at equal rounds.
     """
     _check_rounds(budget, longest)
     _check_whole(least=2, eta=eta)
     most = 0
     while eta ** (most + 1) <= longest and (most + 2) ** 2 * longest <= budget:
         most += 1
-    share = budget // (most + 1)
-    brackets = tuple(_bracket(share, longest, eta, s) for s in range(most, -1, -1))
-    return Schedule("hyperband", budget, longest, brackets, eta, discount=discount, score=score)
+    brackets: list[Bracket] = []
+    for s in range(most + 1):  # the dearest arms first: short ones can use what they leave
+        left = budget - sum(bracket.cost for bracket in brackets)
+        brackets.append(_bracket(left // (most + 1 - s) if fill else budget // (most + 1), longest, eta, s, fill))
+    return Schedule("hyperband", budget, longest, tuple(brackets[::-1]), eta, discount=discount, score=score, fill=fill)
 
 
-def _bracket(share: int, longest: int, eta: int, s: int) -> Bracket:
-    arms = math.ceil(share * eta**s / (longest * (s + 1)))
-    while True:
+def _bracket(share: int, longest: int, eta: int, s: int, fill: bool) -> Bracket:
+    def of(arms: int) -> Bracket:
         keep = (*(max(1, arms // eta ** (i + 1)) for i in range(s)), 1)
-        bracket = Bracket(arms, tuple(max(1, longest // eta ** (s - i)) for i in range(s + 1)), keep)
-        if bracket.cost <= share:
-            return bracket
+        return Bracket(arms, tuple(max(1, longest // eta ** (s - i)) for i in range(s + 1)), keep)
+
+    arms = math.ceil(share * eta**s / (longest * (s + 1)))
+    while of(arms).cost > share:
         arms -= 1
+    while fill and of(arms + 1).cost <= share:
+        arms += 1
+    return of(arms)
 
 
 def _check_rounds(budget: int, longest: int) -> None:

@@ -2,8 +2,9 @@
 
 problem = "digits"            a built-in problem, or "package.module:function" that returns a Simulation
 method = "fedavg"
+sampler = "uniform"           or tpe, gp, cmaes, random: Optuna proposes the arms
 [schedule]                    kind, budget, longest, eta, eliminations, discount, score
-[fedex]                       k, eps, step, gamma, metric, signal, cutoff;  or  fedex = false
+[fedex]                       k, eps, step, gamma, metric, signal, cutoff, tries;  or  fedex = false
 [client] and [server]         a domain or a value for a hyperparameter; those not named keep the method's domains
 """
 
@@ -20,11 +21,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from fedtuner import methods, schedules
+from fedtuner import methods, samplers, schedules
 from fedtuner.errors import FedtunerError, SpecError, suggest
 from fedtuner.federation import Simulation
 from fedtuner.fedex import FedEx
 from fedtuner.methods.base import Method, default_space
+from fedtuner.samplers import Proposer
 from fedtuner.schedules import Schedule
 from fedtuner.space import Space
 from fedtuner.study import Study
@@ -65,18 +67,21 @@ class Spec:
     target: str = "personalized"
     seed: int = 0
     engine: str = "auto"
+    device: str = "cpu"
+    sampler: Proposer = samplers.uniform
     schedule: Schedule = field(default_factory=schedules.halving)
     fedex: FedEx | None = field(default_factory=FedEx)
     client: Mapping[str, Any] = field(default_factory=dict)
     server: Mapping[str, Any] = field(default_factory=dict)
 
-    def study(self, store: Path | None, workers: int | None) -> Study:
-        """Load the problem, check everything and return the study, not yet run."""
+    def study(self, store: Path | None, workers: int | None, problem: Simulation | None = None) -> Study:
+        """Load the problem (unless it is given), check everything and return the study, not yet run."""
         method = methods.named(self.method)
-        problem = load_problem(self.problem)
+        problem = load_problem(self.problem) if problem is None else problem
+        problem = problem if self.device == "cpu" else problem.on(self.device)
         return prepare(
             problem, self.space(method, problem), method, self.fedex, self.schedule, self.cohort, self.target,
-            self.seed, store, workers, self.cohorts, self.engine,
+            self.seed, store, workers, self.cohorts, self.engine, self.sampler,
         )  # fmt: skip
 
     def space(self, method: Method, problem: Simulation) -> Space:
@@ -106,8 +111,8 @@ def parse(table: Mapping[str, Any]) -> Spec:
     if "problem" not in table:
         raise SpecError("no problem is given: problem = 'digits', or 'package.module:function' of your own")
     values = dict(table)
-    for key, kind in (("problem", str), ("method", str), ("cohorts", str), ("target", str), ("engine", str)):
-        if key in values and not isinstance(values[key], kind):
+    for key in ("problem", "method", "cohorts", "target", "engine", "device"):
+        if key in values and not isinstance(values[key], str):
             raise SpecError(f"{key} = {values[key]!r}, but must be a string")
     for key in ("schedule", "client", "server"):
         if key in values and not isinstance(values[key], Mapping):
@@ -116,6 +121,8 @@ def parse(table: Mapping[str, Any]) -> Spec:
         values["schedule"] = schedule(values["schedule"])
     if "fedex" in values:
         values["fedex"] = _fedex(values["fedex"])
+    if "sampler" in values:
+        values["sampler"] = sampler(values["sampler"])
     return Spec(**values)
 
 
@@ -134,6 +141,21 @@ def schedule(table: Mapping[str, Any]) -> Schedule:
     # What only other kinds have is passed over, so that the kind alone can be changed.
     made: Schedule = getattr(schedules, kind)(**{k: v for k, v in settings.items() if k in parameters[kind]})
     return made
+
+
+def sampler(value: Any) -> Proposer:
+    """Return the sampler that a name, or a ``[sampler]`` table, stands for."""
+    settings = dict(value) if isinstance(value, Mapping) else {"kind": value}
+    if settings.get("kind") == "ball" and set(settings) <= {"kind", "eps"}:
+        return samplers.Ball(*(settings[key] for key in ("eps",) if key in settings))
+    known = ("uniform", "ball", *samplers.KINDS)
+    for key in settings:
+        if key not in ("kind", "startup"):
+            raise SpecError(f"no setting sampler.{key}{suggest(key, ('kind', 'startup'))}")
+    if settings.get("kind") not in known:
+        kind = settings.get("kind")
+        raise SpecError(f"sampler = {kind!r}, but must be one of {known}{suggest(str(kind), known)}")
+    return samplers.uniform if settings["kind"] == "uniform" else samplers.optuna(**settings)
 
 
 def _fedex(value: Any) -> FedEx | None:
@@ -251,6 +273,8 @@ def template() -> str:
         'target = "personalized"     # or global: which model arms are compared by',
         "seed = 0",
         'engine = "auto"             # or sequential, batched (small networks): they agree up to rounding',
+        'device = "cpu"              # or cuda: one process, its clients batched where the network allows it',
+        'sampler = "uniform"         # or tpe, gp, cmaes, random: Optuna proposes the arms (hyperband, random_search)',
         "",
         "[schedule]",
         'kind = "halving"            # or random_search, hyperband',
@@ -260,6 +284,8 @@ def template() -> str:
         "eliminations = 3            # eta^eliminations arms start",
         "discount = 0.0              # weight of a past round's score; 0: the latest round alone",
         'score = "error"             # or loss',
+        "# together = 1              # random_search: arms that start at once; fewer for a sampler that learns",
+        "# fill = true               # hyperband: as many arms as the budget pays for",
         "",
         "[fedex]                     # fedex = false (above, before the tables) to leave it out",
     ]
@@ -270,6 +296,7 @@ def template() -> str:
         "metric": "or loss: what moves theta",
         "cutoff": "stop moving theta below this entropy",
         "signal": "or improvement: after minus before local training",
+        "tries": 'candidates that a client tries per round, or "all": more local work, the same rounds',
     }
     for f in dataclasses.fields(FedEx):
         if f.name == "gamma":

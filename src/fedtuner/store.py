@@ -4,6 +4,7 @@
     journal.jsonl    one line per arm and round
     arms/N.safetensors   arm N after its last kept round: model, server slots, client memory, theta
     memory/N/        client memory of arm N where it is large, while the arm is in the race
+    proposals.json   the hyperparameters of the arms, where they depend on the arms before
     result.json      the winner and its evaluation, once finished
 
 Files are replaced whole (written aside, flushed to disk, renamed); the journal grows by whole flushes. A kill can only
@@ -26,7 +27,7 @@ from typing import IO, Any
 import numpy as np
 
 from fedtuner import fedex
-from fedtuner.arm import Record, State
+from fedtuner.arm import Arm, Record, State
 from fedtuner.errors import StoreError
 from fedtuner.memory import Spilled, memory_of
 
@@ -45,6 +46,7 @@ class Store:
                 _adopt(self.path, spec)
                 _probe(self.path, room)
                 self.states, self.records = _load(self.path)
+                self.proposals = read_proposals(self.path)
                 self._journal = (self.path / "journal.jsonl").open("ab", buffering=0)
             except BaseException:
                 self._lock.release()
@@ -59,6 +61,13 @@ class Store:
                     lines = lines[self._journal.write(lines) :]
                 os.fsync(self._journal.fileno())
             replace_file(self.path / "arms" / f"{arm}.safetensors", pack(state))
+
+    def propose(self, arms: Sequence[Arm]) -> None:
+        """Write down the hyperparameters of arms, before their first round."""
+        new = {arm.id: arm for arm in arms if arm.id not in self.proposals}
+        if new:
+            self.proposals |= new
+            write_json(self.path / "proposals.json", [asdict(arm) for arm in self.proposals.values()])
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the result, and put the journal in order: the folder does not tell how many worked on it."""
@@ -153,6 +162,13 @@ def read(path: str | Path) -> tuple[dict[str, Any], dict[int, State], dict[int, 
     states, records = _load(folder, mend=False)
     result = read_json(folder / "result.json") if (folder / "result.json").exists() else None
     return read_json(folder / "spec.json"), states, records, result
+
+
+def read_proposals(path: Path) -> dict[int, Arm]:
+    """Return the arms whose hyperparameters are written down in a study's folder."""
+    file = path / "proposals.json"
+    entries = read_json(file) if file.exists() else []
+    return {e["id"]: Arm(e["id"], e["server"], tuple(e["candidates"]), float(e["gamma"])) for e in entries}
 
 
 def differences(old: Any, new: Any, name: str = "") -> Iterator[str]:

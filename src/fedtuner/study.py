@@ -5,19 +5,20 @@ from __future__ import annotations
 import tempfile
 import uuid
 import weakref
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedtuner import engines, memory, samplers
 from fedtuner import fedex as fx
-from fedtuner import memory, samplers
-from fedtuner.arm import Arm, Record, Setting, State, mean
+from fedtuner.arm import Arm, Record, Setting, State, mean, trainings
 from fedtuner.errors import SpecError, suggest
 from fedtuner.executors import Assessment, open_executor
-from fedtuner.federation import SPLITS, Simulation
+from fedtuner.federation import SPLITS, Federation
 from fedtuner.fedex import METRICS, Floats
 from fedtuner.methods.base import Job, defaults
 from fedtuner.rng import stream
+from fedtuner.samplers import Past, Proposer
 from fedtuner.schedules import Schedule, Score, discounted
 from fedtuner.space import Config, Space
 from fedtuner.store import read_json, write_json
@@ -44,29 +45,56 @@ class Study:
     """A tuning run, finished or on its way. ``tune`` makes and runs it."""
 
     def __init__(
-        self, problem: Simulation, setting: Setting, schedule: Schedule, space: Space, path: Path | None, workers: int
+        self,
+        problem: Federation,
+        setting: Setting,
+        schedule: Schedule,
+        space: Space,
+        path: Path | None,
+        workers: int,
+        sampler: Proposer = samplers.uniform,
     ) -> None:
         self.problem, self.setting, self.schedule, self.space, self.path = problem, setting, schedule, space, path
-        self.workers = workers
+        self.workers, self.sampler = workers, sampler
         self.folder = path or Path(tempfile.gettempdir()) / f"fedtuner-{uuid.uuid4().hex}"
         if path is None:  # it is only made if what clients remember is too large for a state
             weakref.finalize(self, memory.drop, self.folder)
         self.states: dict[int, State] = {}
         self.records: dict[int, list[Record]] = {}
         self.winner: int | None = None
-        self._sampler = samplers.local(space, setting.method, setting.fedex, setting.seed)
-        self._arms: dict[int, Arm] = {}
+        self.arms: dict[int, Arm] = {}  # those that have been asked for
+        self._make = samplers.local(space, setting.method, setting.fedex, setting.seed, sampler)
 
     def arm(self, id: int) -> Arm:
         """Return the hyperparameters of an arm."""
-        if id not in self._arms:
-            self._arms[id] = self._sampler(id)
-        return self._arms[id]
+        if id not in self.arms:
+            first, _ = self.schedule.place(id)
+            self.arms[id] = self._make(id, first, self._past(id) if self.sampler.learns else ())
+        return self.arms[id]
+
+    def _past(self, id: int) -> list[Past]:
+        """Return the arms before this one; those of earlier brackets with their scores, read off their rounds."""
+        known, own = [], self.schedule.place(id)[0]
+        for other in range(id):
+            first, bracket = self.schedule.place(other)
+            known.append(Past(self.arm(other), first))
+            if other < own:
+                state = self.states.get(other)
+                if state is None or (state.round < bracket.rungs[0] and not state.diverged):
+                    raise SpecError(f"arm {id} is proposed when arm {other} has finished: run the study further")
+                rungs = [r for r in bracket.rungs if r <= state.round or state.diverged]
+                known[-1] = replace(known[-1], scores={r: self.score(other, r)[0] for r in rungs})
+        return known
 
     @property
     def rounds_used(self) -> int:
         """Communication rounds spent so far, over all arms."""
         return sum(len(records) for records in self.records.values())
+
+    @property
+    def local_work(self) -> int:
+        """Local trainings done so far, over all arms: a client's work in a round is one, or ``FedEx.tries`` of them."""
+        return sum(trainings(self.setting.fedex, records) for records in self.records.values())
 
     @property
     def history(self) -> list[Record]:
@@ -117,10 +145,10 @@ class Study:
         arm, state, seed = self.arm(best.arm), self.states[best.arm], self.setting.seed
         slots = {name: state.slots[name] for name in self.setting.method.sends if name in state.slots}
         jobs = []
-        for i, client in enumerate(self.problem.clients):
+        for i in self.problem.gather():
             j = state.belief.mode
             if config == "sample":
-                j = fx.choose(state.belief, 1, stream(seed, "evaluate", split, client.id))[0]
+                j = fx.choose(state.belief, 1, stream(seed, "evaluate", split, self.problem.id_of(i)))[0]
             job = Job(
                 seed, arm.id, state.round, i, j, arm.candidates[j], arm.server, state.w, slots, split=split
             )  # fmt: skip
@@ -140,20 +168,18 @@ class Study:
         method, setting = self.setting.method, self.setting
         return {
             "format": FORMAT,
-            "problem": {
-                "name": self.problem.name,
-                "clients": len(self.problem.clients),
-                "fingerprint": self.problem.fingerprint(),
-            },
+            "problem": self.problem.describe(),
             "method": method.name,
             "defaults": {"client": defaults(method.client), "server": defaults(method.server)},
             "cohort": setting.cohort,
             "cohorts": setting.cohorts,
             "engine": setting.engine,
+            **({} if engines.device(self.problem.task) == "cpu" else {"device": engines.device(self.problem.task)}),
             "target": setting.target,
             "seed": setting.seed,
             "schedule": self.schedule.describe(),
-            "fedex": asdict(setting.fedex),
+            **({} if self.sampler == samplers.uniform else {"sampler": self.sampler.describe()}),
+            "fedex": setting.fedex.describe(),
             **self.space.describe(),
             "layout": [asdict(part) for part in self.problem.task.layout()],
         }

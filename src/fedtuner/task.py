@@ -7,10 +7,10 @@ The first ``trainable`` entries of ``w`` have gradients; the rest are statistics
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sized
+from collections.abc import Iterable, Mapping, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from fedtuner.space import Config, Domain, Value
 
 Vector = NDArray[np.float32]
 Rows = NDArray[np.int64]
+CHECKED = 16  # steps of local training after which w is looked at: is it still finite?
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,15 @@ class Trainer(Protocol):
         ...
 
 
+@runtime_checkable
+class Descends(Protocol):
+    """A trainer that can do plain local SGD in one go, faster than step by step."""
+
+    def descend(self, w: Vector, batches: Iterable[Rows], lr: float, momentum: float, decay: float) -> None:
+        """Step in place along the gradient on each batch, as ``sgd`` does; stop early if w is no longer finite."""
+        ...
+
+
 class NumPySteps:
     """A trainer's ``sgd`` in NumPy, for trainers that have nothing faster."""
 
@@ -167,3 +177,30 @@ class Task(Protocol):
     def layout(self) -> list[Part]:
         """Return the parts of w, in order."""
         ...
+
+
+@runtime_checkable
+class Shaped(Protocol):
+    """A task whose model some client hyperparameters shape (an activation, a width): all shapes share one w.
+
+    It is evaluated in the shape that it was trained in, so ``evaluate`` takes the configuration, too.
+    """
+
+    @property
+    def choices(self) -> Mapping[str, Hyper]:
+        """The hyperparameters that shape the model; they are among ``hyperparameters``."""
+        ...
+
+    def evaluate(self, w: Vector, data: Any, config: Config | None = None) -> Metrics:
+        """Return the loss and error of w in the shape that the configuration gives it; None is the default one."""
+        ...
+
+
+def shape(task: Task, config: Config) -> tuple[Value | None, ...]:
+    """Return the values of a configuration that shape the model; none for most tasks."""
+    return tuple(config.get(name) for name in task.choices) if isinstance(task, Shaped) else ()
+
+
+def evaluate(task: Task, w: Vector, data: Any, config: Config) -> Metrics:
+    """Return the loss and error of w under a configuration."""
+    return task.evaluate(w, data, config) if isinstance(task, Shaped) else task.evaluate(w, data)

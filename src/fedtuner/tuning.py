@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from fedtuner import engines, methods
+from fedtuner import engines, methods, samplers
 from fedtuner.arm import Setting
 from fedtuner.driver import run
 from fedtuner.errors import SpecError
 from fedtuner.executors import cores
-from fedtuner.federation import Simulation
+from fedtuner.federation import Federation, Simulation
 from fedtuner.fedex import FedEx
 from fedtuner.methods.base import Method, check, default_space
 from fedtuner.progress import Show
+from fedtuner.samplers import Proposer
 from fedtuner.schedules import Schedule, halving, random_search
 from fedtuner.space import Space
 from fedtuner.study import Study
 
 
 def tune(
-    problem: Simulation,
+    problem: Federation,
     space: Space | None = None,
     method: Method = methods.fedavg,
     fedex: FedEx | None = FedEx(),  # noqa: B008 (frozen)
@@ -32,6 +34,7 @@ def tune(
     cohorts: str = "independent",
     progress: bool | Show | None = None,
     engine: str = "auto",
+    sampler: Proposer = samplers.uniform,
 ) -> Study:
     """Tune a method's hyperparameters on a problem and return the finished study.
 
@@ -39,15 +42,18 @@ def tune(
     hyperparameters to the schedule alone; ``schedule`` is by default the paper's halving of 2000 rounds. With a
     ``store`` the study continues when the same call is made again. ``workers`` is by default one per core; the result
     does not depend on it. ``progress=True`` prints lines where there is no terminal for a bar. ``engine`` is by default
-    ``batched`` for small networks that it covers, else ``sequential``.
+    ``batched`` for small networks that it covers, else ``sequential``. ``sampler`` proposes the arms: uniform draws, or
+    ``samplers.optuna("tpe")``, which learns from finished ones.
     """
-    study = prepare(problem, space, method, fedex, schedule, cohort, target, seed, store, workers, cohorts, engine)
+    study = prepare(
+        problem, space, method, fedex, schedule, cohort, target, seed, store, workers, cohorts, engine, sampler
+    )
     run(study, progress)
     return study
 
 
 def prepare(
-    problem: Simulation,
+    problem: Federation,
     space: Space | None,
     method: Method,
     fedex: FedEx | None,
@@ -59,9 +65,10 @@ def prepare(
     workers: int | None,
     cohorts: str,
     engine: str = "auto",
+    sampler: Proposer = samplers.uniform,
 ) -> Study:
     """Check everything and return the study, not yet run."""
-    if not isinstance(problem, Simulation):
+    if not isinstance(problem, Federation):
         raise SpecError(f"problem is {type(problem).__name__}, but must be a Simulation(task, clients)")
     if not isinstance(method, Method):
         raise SpecError(f"method = {method!r}, but must be a Method such as fedtuner.methods.fedavg")
@@ -70,19 +77,43 @@ def prepare(
             raise SpecError(f"{name} = {value!r}, but must be a fedtuner.{kind.__name__}")
     if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
         raise SpecError(f"workers = {workers!r}, but must be a whole number >= 1")
-    how = engines.choose(engine, problem.task)
+    device = engines.device(problem.task)
+    if device != "cpu":
+        if workers not in (None, 1):
+            raise SpecError(f"workers = {workers}, but work on {device} is done by one process: leave workers out")
+        workers = 1
+    # Clients that live elsewhere work one by one.
+    how = engines.choose(engine if isinstance(problem, Simulation) else "sequential", problem.task)
+    if problem.own_code:
+        method, space = _on_the_server(method, space)
     setting = Setting(method, fedex or FedEx(k=1), cohort, cohorts, target, seed, how)
-    if cohort > len(problem.clients):
-        raise SpecError(f"cohort = {cohort}, but the problem has {len(problem.clients)} clients: lower cohort")
-    problem.check()
+    problem.check(cohort, method, setting.fedex)
     of_task = problem.task.hyperparameters
+    for name in of_task.keys() & method.client.keys():
+        raise SpecError(f"the model and {method.name} both have a client hyperparameter {name!r}: rename the model's")
     space = default_space(method, of_task) if space is None else space
-    check(method, space, of_task)
+    check(method, Space(server=space.server) if problem.own_code else space, of_task)
     least = min(space.client["batch"].ends()) if "batch" in space.client else problem.task.smallest_batch
     if not isinstance(least, str) and least < problem.task.smallest_batch:
         raise SpecError(f"client.batch = {least}, but a model with batch-norm cannot train on fewer than 2 examples")
+    if not isinstance(sampler, Proposer):
+        raise SpecError(f"sampler = {sampler!r}, but must be such as fedtuner.samplers.optuna('tpe')")
+    schedule = schedule or halving()
+    sampler.check(space, schedule)
     path = None if store is None else Path(store)
-    return Study(problem, setting, schedule or halving(), space, path, workers or cores())
+    return Study(problem, setting, schedule, space, path, workers or cores(), sampler)
+
+
+def _on_the_server(method: Method, space: Space | None) -> tuple[Method, Space]:
+    """Return what is left of a method where clients train by code of their own: its aggregation."""
+    if method.local is not methods.fedavg.local:
+        raise SpecError(
+            f"method = {method.name}, but these clients train by code of their own: use fedavg or reptile, whose part "
+            "is on the server"
+        )
+    if space is None:
+        raise SpecError("these clients train by code of their own: give space= with the hyperparameters that it reads")
+    return replace(method, client={}), space
 
 
 def untuned(study: Study, progress: bool | Show | None = None) -> Study:

@@ -35,6 +35,7 @@ class Job:
     slots: Vectors = field(default_factory=dict)
     memory: Vectors = field(default_factory=dict)  # what the client remembers of its last job
     split: str = "valid"
+    others: tuple[tuple[int, Config], ...] = ()  # further candidates to try: for theta, not for the model
 
 
 @dataclass(frozen=True)

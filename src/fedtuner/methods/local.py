@@ -9,7 +9,7 @@ import numpy as np
 
 from fedtuner.methods.base import Job, Local, Update, finite
 from fedtuner.space import PAPER_CLIENT, Config
-from fedtuner.task import Hyper, Vector
+from fedtuner.task import CHECKED, Descends, Hyper, Vector
 
 Drift = Callable[[Vector, Vector], None]  # (w, gradient): adds the term to the gradient in place
 Visit = Callable[[Vector], None]  # (w): sees every iterate
@@ -33,9 +33,13 @@ def descend(client: Local, start: Vector, c: Config, drift: Drift | None = None,
     """
     w = start.copy()
     head = w[: client.trainable]
+    batches = client.batches(int(c["epochs"]), int(c["batch"]))
+    if c["optimiser"] == "sgd" and drift is None and visit is None and isinstance(client.trainer, Descends):
+        client.trainer.descend(w, batches, *_rates(c))
+        return w
     step = OPTIMISERS[str(c["optimiser"])](client, c)
-    for n, rows in enumerate(client.batches(int(c["epochs"]), int(c["batch"])), 1):
-        if n % 16 == 0 and not finite(head):
+    for n, rows in enumerate(batches, 1):
+        if n % CHECKED == 0 and not finite(head):
             break  # it will not come back
         g = client.gradient(w, rows)
         if drift is not None:
@@ -46,9 +50,13 @@ def descend(client: Local, start: Vector, c: Config, drift: Drift | None = None,
     return w
 
 
+def _rates(c: Config) -> tuple[float, float, float]:
+    return float(c["lr"]), float(c["momentum"]), float(c["weight_decay"])
+
+
 def _sgd(client: Local, c: Config) -> Step:
     """v = momentum v + g;  w = w - lr v.  In one pass, where the task can."""
-    lr, momentum, decay = (float(c[name]) for name in ("lr", "momentum", "weight_decay"))
+    lr, momentum, decay = _rates(c)
     velocity = np.zeros(client.trainable, np.float32) if momentum else None
     sgd = client.trainer.sgd
 

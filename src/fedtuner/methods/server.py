@@ -28,13 +28,19 @@ STEP: Mapping[str, Hyper] = {
 }
 
 
+_BLOCK = 1 << 15  # entries: what is added up stays in the cache
+
+
 def mean_change(w: Vector, shares: Sequence[float], models: Sequence[Vector]) -> Vector:
     """Return sum share_i (w_i - w), added in the order given: the same bits wherever it runs."""
-    total, scratch = np.zeros_like(w), np.empty_like(w)
-    for share, model in zip(shares, models, strict=True):
-        np.subtract(model, w, out=scratch)
-        np.multiply(scratch, np.float32(share), out=scratch)
-        total += scratch
+    total, scratch = np.zeros_like(w), np.empty_like(w[:_BLOCK])
+    for start in range(0, w.size, _BLOCK):
+        block = slice(start, start + _BLOCK)
+        sums, part = total[block], scratch[: w.size - start]
+        for share, model in zip(shares, models, strict=True):
+            np.subtract(model[block], w[block], out=part)
+            np.multiply(part, np.float32(share), out=part)
+            sums += part
     return total
 
 

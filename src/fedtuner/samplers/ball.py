@@ -1,0 +1,38 @@
+"""The candidates of one arm as arms of their own: how much do configurations in FedEx's neighbourhood differ?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fedtuner.errors import SpecError
+from fedtuner.rng import stream
+from fedtuner.samplers.base import Configs, Past
+from fedtuner.schedules import Schedule
+from fedtuner.space import Space, draw, near
+
+
+@dataclass(frozen=True)
+class Ball:
+    """Arm 0 as ``uniform`` has it; arm j with its b, and the c_{j+1} that FedEx would try in arm 0."""
+
+    eps: float = 0.1  # the size of the neighbourhood; 0: all arms are equal, and differ by chance alone
+
+    learns = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.eps, bool) or not isinstance(self.eps, (int, float)) or self.eps < 0:
+            raise SpecError(f"sampler.eps = {self.eps!r}, but must be >= 0")
+
+    def propose(self, space: Space, seed: int, id: int, first: int, past: Sequence[Past]) -> Configs:
+        """Return the centre, or a draw from its neighbourhood."""
+        centre = draw(space.client, stream(seed, "arm", 0, "client"))
+        client = near(space.client, centre, self.eps, stream(seed, "arm", 0, "candidate", id)) if id else centre
+        return client, draw(space.server, stream(seed, "arm", 0, "server"))
+
+    def check(self, space: Space, schedule: Schedule) -> None:
+        """Take everything."""
+
+    def describe(self) -> Mapping[str, object]:
+        """Return its table."""
+        return {"kind": "ball", "eps": self.eps}

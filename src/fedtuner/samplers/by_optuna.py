@@ -1,0 +1,267 @@
+"""Arms proposed by Optuna's samplers: TPE, a Gaussian process, CMA-ES, or its random draws.
+
+An arm's proposal is a function of the seed, its number and the arms before it: each is asked for from a fresh Optuna
+study in memory, made of those arms, with a sampler of its own seed. With Hyperband TPE makes it BOHB (Falkner et al.,
+ICML 2018): as there, the model is of the scores at the largest rung that enough finished arms have reached, so that
+only equally long trainings are compared. Where it differs from BOHB: no fixed share of random arms (TPE's prior
+explores), and arms of a bracket are proposed knowing of each other (Optuna's constant liar), not of their scores.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fedtuner.errors import SpecError, StoreError, suggest
+from fedtuner.rng import number
+from fedtuner.samplers.base import Configs, Past, uniform
+from fedtuner.schedules import Schedule
+from fedtuner.space import Choice, Domain, Float, Int, OneMinus, PowerOfTwo, Space, Value
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.samplers import BaseSampler
+    from optuna.trial import FrozenTrial
+
+KINDS = ("tpe", "random", "gp", "cmaes")
+
+
+@dataclass(frozen=True)
+class Optuna:
+    """One of Optuna's samplers as a proposer of arms."""
+
+    kind: str = "tpe"  # tpe, random, gp or cmaes
+    startup: int = 5  # tpe, gp: finished arms before they are learned from; until then arms are drawn uniformly
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise SpecError(f"sampler = {self.kind!r}, but must be one of {KINDS}{suggest(str(self.kind), KINDS)}")
+        if isinstance(self.startup, bool) or not isinstance(self.startup, int) or self.startup < 1:
+            raise SpecError(f"sampler.startup = {self.startup!r}, but must be a whole number >= 1")
+
+    @property
+    def learns(self) -> bool:
+        """Whether proposals depend on the arms before: all but random's."""
+        return self.kind != "random"
+
+    def check(self, space: Space, schedule: Schedule) -> None:
+        """Refuse a schedule that gives it nothing to learn from, and a space that Optuna has no words for."""
+        _import(self.kind)
+        axes(space)
+        if self.learns and len(schedule.brackets) < 2:
+            raise SpecError(
+                f"sampler = {self.kind!r} learns from finished arms, but {schedule.kind} starts all {schedule.arms} at "
+                "once: use hyperband with several brackets, or random_search with together = 1"
+            )
+        if self.kind == "cmaes" and len({bracket.rungs for bracket in schedule.brackets}) > 1:
+            raise SpecError(
+                f"sampler = 'cmaes' compares arms of equal length, which those of {schedule.kind} are not: "
+                "use random_search with together = 1, or tpe"
+            )
+
+    def propose(self, space: Space, seed: int, id: int, first: int, past: Sequence[Past]) -> Configs:
+        """Return a client and a server configuration for arm ``id``."""
+        with _quiet(self.kind):
+            if self.kind == "cmaes":
+                return self._replay(space, seed, [*((p.first, p) for p in past), (first, None)])
+            finished, running = _comparable(past, self.startup), [p for p in past if not p.scores]
+            if self.learns and not finished:
+                return uniform.propose(space, seed, id, first, past)
+            known = [_trial(space, p, score) for p, score in finished] if self.learns else []
+            known += [_trial(space, p, None) for p in running] if self.learns else []
+            study = _study()
+            study.add_trials(known)
+            study.sampler = self._sampler(seed, id)
+            return _configs(space, study.ask(distributions(space)).params)
+
+    def _replay(self, space: Space, seed: int, arms: Sequence[tuple[int, Past | None]]) -> Configs:
+        """Ask for all arms in order, telling each its score when its bracket had finished: CMA-ES keeps a state."""
+        study, told = _study(), 0
+        for id, (first, past) in enumerate(arms):
+            while told < first:
+                study.tell(told, _worst_if_infinite(arms[told][1], [p for _, p in arms[:first] if p]))
+                told += 1
+            study.sampler = self._sampler(seed, id)
+            params = study.ask(distributions(space)).params
+            configs = _configs(space, params)
+            if past is not None and not _same(past, configs):
+                raise StoreError(
+                    f"CMA-ES does not propose arm {id} again as it was: continue with the Optuna that it began with"
+                )
+        return configs
+
+    def _sampler(self, seed: int, id: int) -> BaseSampler:
+        from optuna import samplers
+
+        own = number(seed, "arm", id, "optuna") % 2**32
+        if self.kind == "tpe":
+            return samplers.TPESampler(n_startup_trials=1, multivariate=True, constant_liar=True, seed=own)
+        if self.kind == "gp":
+            return samplers.GPSampler(n_startup_trials=1, seed=own)
+        if self.kind == "cmaes":
+            return samplers.CmaEsSampler(seed=own, warn_independent_sampling=False)
+        return samplers.RandomSampler(seed=own)
+
+    def describe(self) -> Any:
+        """Return its name, or a table where it is not as usual."""
+        return self.kind if self.startup == Optuna().startup else {"kind": self.kind, "startup": self.startup}
+
+
+def optuna(kind: str = "tpe", startup: int = 5) -> Optuna:
+    """Return one of Optuna's samplers as the proposer of a study's arms: ``tune(..., sampler=optuna("tpe"))``.
+
+    ``tpe``, ``gp`` (a Gaussian process) and ``cmaes`` learn from the arms that have finished: between the brackets of
+    Hyperband, or in random search that starts some arms ``together``. ``random`` draws as Optuna does. ``startup`` arms
+    must have reached a rung before tpe and gp learn from it; until then arms are drawn as without Optuna. (Optuna's own
+    number is 10; here arms are dear and few.)
+    """
+    return Optuna(kind, startup)
+
+
+def _comparable(past: Sequence[Past], startup: int) -> list[tuple[Past, float]]:
+    """Return the finished arms that reached the largest rung that enough of them did, with their scores there."""
+    for rung in sorted({r for p in past for r in p.scores}, reverse=True):
+        there = [p for p in past if rung in p.scores]
+        if len(there) >= startup:
+            return [(p, _finite(p.scores[rung], [q.scores[rung] for q in there])) for p in there]
+    return []
+
+
+def _finite(score: float, others: Sequence[float]) -> float:
+    """Return the score; one that is not finite counts as the worst that is."""
+    return score if math.isfinite(score) else max((s for s in others if math.isfinite(s)), default=1.0)
+
+
+def _worst_if_infinite(past: Past | None, told: Sequence[Past]) -> float:
+    assert past is not None
+    return _finite(past.scores[max(past.scores)], [p.scores[max(p.scores)] for p in told if p.scores])
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A domain as Optuna samples it, and the way there and back."""
+
+    distribution: BaseDistribution
+    domain: Domain
+
+    def value(self, inner: Any) -> Value:
+        """Return the hyperparameter that Optuna's value stands for."""
+        if isinstance(self.domain, Choice):
+            return self.domain.values[int(inner)]
+        if isinstance(self.domain, PowerOfTwo):
+            return 1 << int(inner)
+        if isinstance(self.domain, OneMinus):
+            return 1.0 - float(inner)
+        return int(inner) if isinstance(self.domain, Int) else float(inner)
+
+    def inner(self, value: Any) -> Any:
+        """Return Optuna's value for a hyperparameter."""
+        if isinstance(self.domain, Choice):
+            return self.domain.values.index(value)
+        if isinstance(self.domain, PowerOfTwo):
+            return int(value).bit_length() - 1
+        if isinstance(self.domain, OneMinus):  # 1 - (1 - x) is not x to the bit
+            return min(max(1.0 - value, self.domain.inner.low), self.domain.inner.high)
+        return value
+
+
+def axes(space: Space) -> dict[str, Axis]:
+    """Return what Optuna samples, by names such as client.lr; what has one value only is left out."""
+    made = {}
+    for side, domains in (("client", space.client), ("server", space.server)):
+        for name, domain in domains.items():
+            if not (isinstance(domain, Choice) and len(domain.values) == 1):
+                made[f"{side}.{name}"] = Axis(_distribution(domain, f"{side}.{name}"), domain)
+    return made
+
+
+def distributions(space: Space) -> dict[str, BaseDistribution]:
+    """Return Optuna's distributions of a space."""
+    return {name: axis.distribution for name, axis in axes(space).items()}
+
+
+def _distribution(domain: Domain, name: str) -> BaseDistribution:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if isinstance(domain, OneMinus):
+        domain = domain.inner
+    if isinstance(domain, Float):
+        return FloatDistribution(domain.low, domain.high, log=domain.log)
+    if isinstance(domain, Int):
+        return IntDistribution(domain.low, domain.high, log=domain.log)
+    if isinstance(domain, PowerOfTwo):
+        return IntDistribution(domain.low.bit_length() - 1, domain.high.bit_length() - 1)
+    if isinstance(domain, Choice):
+        return CategoricalDistribution(range(len(domain.values)))
+    raise SpecError(f"{name}: Optuna has no distribution for {type(domain).__name__}: use Float, Int or a list")
+
+
+def _configs(space: Space, params: Mapping[str, Any]) -> Configs:
+    named = axes(space)
+    found: list[dict[str, Value]] = []
+    for side, domains in (("client", space.client), ("server", space.server)):
+        config: dict[str, Value] = {}
+        for name, domain in domains.items():
+            axis = named.get(f"{side}.{name}")
+            config[name] = axis.value(params[f"{side}.{name}"]) if axis else domain.ends()[0]
+        found.append(config)
+    return found[0], found[1]
+
+
+def _trial(space: Space, past: Past, score: float | None) -> FrozenTrial:
+    """Return an arm as a trial: complete with its score, or running."""
+    from optuna.trial import TrialState, create_trial
+
+    named = axes(space)
+    config = {f"client.{n}": v for n, v in past.arm.candidates[0].items()}
+    config |= {f"server.{n}": v for n, v in past.arm.server.items()}
+    return create_trial(
+        state=TrialState.RUNNING if score is None else TrialState.COMPLETE,
+        value=score,
+        params={name: axis.inner(config[name]) for name, axis in named.items()},
+        distributions={name: axis.distribution for name, axis in named.items()},
+    )
+
+
+def _same(past: Past, configs: Configs) -> bool:
+    client, server = configs
+    return all(past.arm.candidates[0][n] == v for n, v in client.items()) and all(
+        past.arm.server[n] == v for n, v in server.items()
+    )
+
+
+def _study() -> Any:
+    import optuna
+
+    return optuna.create_study(direction="minimize", storage=optuna.storages.InMemoryStorage())
+
+
+def _import(kind: str) -> None:
+    try:
+        for name in ("optuna", *{"cmaes": ("cmaes",), "gp": ("scipy", "torch")}.get(kind, ())):
+            importlib.import_module(name)
+    except ImportError as error:
+        extra = "optuna,torch" if kind == "gp" else "optuna"
+        raise SpecError(f"sampler = {kind!r} needs {error.name}: pip install 'fedtuner[{extra}]'") from error
+
+
+@contextmanager
+def _quiet(kind: str) -> Iterator[None]:
+    """Keep Optuna from telling of every study that it makes, and torch (for gp) on one thread: the bits stay."""
+    import optuna
+
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    with ExitStack() as stack:
+        stack.callback(optuna.logging.set_verbosity, before)
+        if kind == "gp":
+            import torch
+
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            stack.enter_context(torch.random.fork_rng(devices=[]))
+            torch.set_num_threads(1)
+        yield

@@ -1,0 +1,156 @@
+"""A study that opens in Optuna: read back with Optuna, it says what the study's own folder says."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from dataclasses import replace
+
+import pytest
+
+import fedtuner as ft
+import toys
+from fedtuner import cli, export_optuna, samplers, store
+from fedtuner.errors import SpecError, StoreError
+
+optuna = pytest.importorskip("optuna")
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+SPACE = ft.Space(
+    client={
+        "lr": ft.Float(1e-3, 1.0, log=True),
+        "batch": ft.PowerOfTwo(2, 8),
+        "epochs": ft.Int(1, 3),
+        "optimiser": ["sgd", "adam"],
+        "weight_decay": 0.001,
+    },
+    server={"lr": ft.Float(0.5, 1.5), "gamma": ft.OneMinus(ft.Float(1e-4, 1e-2, log=True))},
+)
+DIVERGING = ft.Space(client={"lr": ft.Float(0.5, 1.0)}, server={"lr": [1.0, 3e38]})
+State = optuna.trial.TrialState
+
+
+@pytest.fixture(autouse=True)
+def _unflushed(monkeypatch):
+    """Only a power cut could tell whether data was flushed to the disk, and flushing is what takes the time here."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+
+
+@pytest.fixture
+def study(tmp_path):
+    """A finished study: 4 arms to round 5, 2 of them to round 10."""
+    return toys.tune(space=SPACE, method=ft.methods.fedavg, store=tmp_path / "mine")
+
+
+def read(url, name="mine"):
+    kept = url if "://" in url else optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(url))
+    return optuna.load_study(study_name=name, storage=kept)
+
+
+def run(*words):
+    return cli.main(["export", *map(str, words)])
+
+
+@pytest.mark.parametrize("file", ["sqlite:///{}/studies.db", "{}/journal.log"])
+def test_what_optuna_reads_is_what_the_study_says(tmp_path, study, capsys, file):
+    url = file.format(tmp_path)
+    assert run(study.path, "--to", "optuna", url) == 0
+    assert "study 'mine' with 4 trials" in capsys.readouterr().out
+    there = read(url)
+    assert there.direction == optuna.study.StudyDirection.MINIMIZE
+    assert there.user_attrs["problem"]["name"] == "toy"
+    assert [t.user_attrs["arm"] for t in there.trials] == [0, 1, 2, 3]
+    assert [t.user_attrs["arm"] for t in there.trials if t.user_attrs["winner"]] == [study.winner]
+    for trial in there.trials:
+        arm = study.arm(trial.number)
+        state = study.states[arm.id]
+        client = arm.candidates[state.belief.mode]
+        assert trial.params == {f"client.{n}": client[n] for n in SPACE.client} | {
+            f"server.{n}": arm.server[n] for n in SPACE.server
+        }
+        assert trial.state == (State.COMPLETE if state.round == 10 else State.PRUNED)
+        assert set(trial.intermediate_values) == set(range(1, state.round + 1))
+        for rung in (5, 10)[: state.round // 5]:
+            assert trial.intermediate_values[rung] == study.score(arm.id, rung)[0]
+        assert trial.value == study.score(arm.id, state.round)[0]
+    assert there.best_value == study.best.score
+    best = there.trials[study.winner].params
+    assert {n: best[f"client.{n}"] for n in SPACE.client} == {n: study.best.client[n] for n in SPACE.client}
+
+
+def test_distributions_are_those_of_the_space(tmp_path, study):
+    url = f"sqlite:///{tmp_path}/studies.db"
+    export_optuna.export(study.path, url)
+    kinds = optuna.distributions
+    found = read(url).trials[0].distributions
+    assert found["client.lr"] == kinds.FloatDistribution(1e-3, 1.0, log=True)
+    assert found["client.epochs"] == kinds.IntDistribution(1, 3)
+    assert found["client.batch"] == kinds.CategoricalDistribution([2, 4, 8])
+    assert found["client.optimiser"] == kinds.CategoricalDistribution(["sgd", "adam"])
+    assert found["client.weight_decay"] == kinds.CategoricalDistribution([0.001])
+    assert found["server.lr"] == kinds.FloatDistribution(0.5, 1.5)
+    assert found["server.gamma"].low == pytest.approx(0.99)
+    assert found["server.gamma"].high == pytest.approx(0.9999)
+
+
+def test_an_existing_study_is_not_touched(tmp_path, study, capsys):
+    url = f"sqlite:///{tmp_path}/studies.db"
+    export_optuna.export(study.path, url)
+    before = [t.params for t in read(url).trials]
+    assert run(study.path, "--to", "optuna", url) == 2
+    assert "already has a study 'mine': give it another --name" in capsys.readouterr().err
+    assert [t.params for t in read(url).trials] == before
+    assert run(study.path, "--to", "optuna", url, "--name", "other") == 0
+    assert len(read(url, "other").trials) == len(read(url).trials) == 4
+
+
+def test_diverged_arms_have_failed(tmp_path):
+    study = toys.tune(space=DIVERGING, schedule=ft.random_search(40, 5), fedex=None, store=tmp_path / "mine")
+    diverged = {arm for arm, state in study.states.items() if state.diverged}
+    assert 0 < len(diverged) < 8
+    export_optuna.export(study.path, f"{tmp_path}/journal.log")
+    trials = read(f"{tmp_path}/journal.log").trials
+    assert {t.number for t in trials if t.state == State.FAIL} == diverged
+    assert all(math.isfinite(v) for t in trials for v in t.intermediate_values.values())
+    assert all(t.state == State.COMPLETE for t in trials if t.number not in diverged)
+
+
+def test_arms_by_optuna_and_methods_of_ones_own_are_read_from_the_folder_alone(tmp_path):
+    own = replace(ft.methods.fedavg.with_defaults(client={"epochs": 2}), name="mine alone")
+    learned = {"method": own, "schedule": ft.random_search(21, 3, together=1), "space": SPACE}
+    for sampler in (samplers.optuna("tpe", startup=2), samplers.optuna("random"), samplers.uniform):
+        study = toys.tune(**learned, sampler=sampler, store=tmp_path / str(sampler.describe()))
+        described = store.read(study.path)[0]
+        assert export_optuna.arms_of(study.path, described, range(7)) == {id: study.arm(id) for id in range(7)}
+
+
+def test_scores_with_a_discount_and_by_loss(tmp_path):
+    schedule = ft.hyperband(budget=80, longest=8, eta=2, score="loss", discount=0.5)
+    study = toys.tune(schedule=schedule, store=tmp_path / "mine")
+    export_optuna.export(study.path, f"{tmp_path}/journal.log")
+    for trial in read(f"{tmp_path}/journal.log").trials:
+        for t, value in trial.intermediate_values.items():
+            assert value == study.score(trial.number, t)[0]
+
+
+def test_what_cannot_be_exported_is_told(tmp_path, study, monkeypatch, capsys):
+    with pytest.raises(StoreError, match=r"cannot write to sqlite:////no/such/folder"):
+        export_optuna.export(study.path, "sqlite:////no/such/folder/studies.db")
+    with pytest.raises(StoreError, match=r"cannot write to nonsense://"):
+        export_optuna.export(study.path, "nonsense://x")
+    for words in ((study.path, "--to", "optuna"), (study.path, "--to", "a", "b"), ()):
+        assert run(*words) == 2
+        assert "STORE --to optuna URL" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(SpecError, match=r"pip install 'fedtuner\[optuna\]'"):
+        export_optuna.export(study.path, "x.log")
+    (study.path / "result.json").unlink()
+    with pytest.raises(SpecError, match=r"is not finished"):
+        export_optuna.export(study.path, "x.log")
+
+
+def test_a_folder_is_still_where_the_model_goes(tmp_path, study):
+    for words in ((study.path, "--to", tmp_path / "a"), ("--to", tmp_path / "b", study.path)):
+        assert run(*words) == 0
+    assert (tmp_path / "a" / "model.safetensors").read_bytes() == (tmp_path / "b" / "model.safetensors").read_bytes()
