@@ -209,3 +209,40 @@ def test_several_tries_are_done_as_one_by_one():
         for a, b in zip(one.tried, other.tried, strict=True):
             assert a.after.loss == pytest.approx(b.after.loss, rel=1e-4)
             assert a.before.loss == pytest.approx(b.before.loss, rel=1e-4)
+
+
+class Doubled(nn.Sequential):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def hooked():
+    net = nn.Sequential(nn.Linear(4, 3))
+    net[0].register_forward_hook(lambda module, given, output: output + 1)
+    return net
+
+
+def tied():
+    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    net[2].weight = net[0].weight
+    return net
+
+
+def twice():
+    layer, drop = nn.Linear(4, 4), nn.Dropout(0.1)
+    return nn.Sequential(layer, drop, layer, drop)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [lambda: Doubled(nn.Linear(4, 3)), hooked, tied, twice, lambda: nn.Sequential(nn.Linear(4, 4), nn.Flatten())],
+    ids=["own forward", "hook", "tied weights", "a layer twice", "flattened later"],
+)
+def test_networks_that_are_more_than_their_layers_are_left_to_the_sequential_engine(build):
+    assert not batched.covers(Task(build))
+
+
+def test_dropout_of_everything_and_large_splits(monkeypatch):
+    """A rate of 1 draws nothing, so that the next layer's draws are the same; evaluations go chunk by chunk."""
+    monkeypatch.setattr(batched, "CHUNK", 5)
+    compare(problem(deep), methods.fedavg, rows=[{"dropout": 1.0}, {"dropout": 0.4}])

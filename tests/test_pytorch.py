@@ -555,3 +555,56 @@ def test_mamls_second_order_gradient_agrees_with_finite_differences():
 
 def test_nowhere_is_never_made():
     assert not NOWHERE.exists()
+
+
+class Odd(nn.Module):
+    """Parameters whose gradients come with gaps or without any memory of their own, and one that has none at all."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.linspace(-1, 1, 6)), nn.Parameter(torch.linspace(1, 2, 6))
+        self.shift, self.unused = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.ones(5))
+
+    def forward(self, x):
+        pairs = torch.stack([self.a, self.b], 1).reshape(4, 3)
+        return x @ pairs + self.shift.sum()
+
+
+def test_training_in_one_go_is_training_step_by_step():
+    """Whatever gradients look like in memory: the fused step reads it as it lies."""
+    task = Task(Odd, loss=lambda o, y: F.mse_loss(o, F.one_hot(y, 3).float()), error=lambda o, y: o.argmax(1) != y)
+    rng = np.random.default_rng(0)
+    data = task.prepare((rng.standard_normal((20, 4)).astype(np.float32), rng.integers(0, 3, 20)))
+    batches = [rng.permutation(20)[:7] for _ in range(5)]
+    whole, steps = task.initial(0), task.initial(0)
+    velocity = np.zeros(task.trainable, np.float32)
+    with task.training(data, {}, 0) as trainer:
+        trainer.descend(whole, batches, 0.1, 0.9, 0.01)
+        for rows in batches:
+            trainer.sgd(steps[: task.trainable], trainer.gradient(steps, rows), velocity, 0.1, 0.9, 0.01)
+    np.testing.assert_allclose(whole, steps, rtol=1e-5, atol=1e-6)
+    assert not np.array_equal(whole, task.initial(0))
+
+
+def test_a_model_that_replaces_its_buffers_is_refused():
+    class Average(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+            self.register_buffer("seen", torch.zeros(4))
+
+        def forward(self, x):
+            if self.training:
+                self.seen = 0.9 * self.seen + 0.1 * x.mean(0)
+            return self.layer(x - self.seen)
+
+    task = Task(Average)
+    data = task.prepare((np.ones((4, 4), np.float32), np.zeros(4, np.int64)))
+    with pytest.raises(TaskError, match="change them in place"), task.training(data, {}, 0) as trainer:
+        trainer.gradient(task.initial(0), np.arange(4))
+
+
+def test_a_model_that_overwrites_its_inputs_is_refused():
+    task = Task(lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 3)))
+    with pytest.raises(TaskError, match="has changed its inputs"):
+        task.evaluate(task.initial(0), task.prepare((-np.ones((4, 4), np.float32), np.zeros(4, np.int64))))

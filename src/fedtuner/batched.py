@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from fedtuner.arm import work
 from fedtuner.federation import Report, Simulation
 from fedtuner.methods.base import Job, Method
-from fedtuner.pytorch import Data, Task, _one_thread
+from fedtuner.pytorch import CHUNK, Data, Task, _one_thread
 from fedtuner.pytorch import _Trainer as Alone
 from fedtuner.rng import number
 from fedtuner.space import Config
@@ -33,6 +33,7 @@ from fedtuner.task import CHECKED, Metrics, Rows, Vector
 
 _POINTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.ELU, nn.LeakyReLU, nn.SiLU, nn.Softplus, nn.Identity)
 LAYERS = (nn.Flatten, nn.Linear, nn.Dropout, *_POINTWISE)
+_OWN = (("weight", "bias"), ("weight",))  # a linear layer's parameters, with a bias and without
 SMALL = 100_000  # parameters: beyond, on a CPU, matrix products outweigh the overhead
 
 
@@ -45,10 +46,29 @@ def covers(task: object, worth_it: bool = False) -> bool:
         and (task.size <= SMALL or not task._on_cpu or not worth_it)
         and task._loss is F.cross_entropy
         and task._error is None
-        and isinstance(task._module, nn.Sequential)
-        and all(type(layer) in LAYERS for layer in task._module)
-        and all(layer.start_dim == 1 and layer.end_dim == -1 for layer in task._module if isinstance(layer, nn.Flatten))
+        and _plain(task._module)
     )
+
+
+def _plain(module: nn.Module) -> bool:
+    """Return whether a network is no more than its layers, one after the other, with nothing shared or hooked in."""
+    if type(module) is not nn.Sequential or any(m._forward_hooks or m._forward_pre_hooks for m in module.modules()):
+        return False
+    layers = list(module)
+    if len({id(layer) for layer in layers}) < len(layers) or not all(type(layer) in LAYERS for layer in layers):
+        return False
+    if not all(layer.start_dim == 1 and layer.end_dim == -1 for layer in layers if isinstance(layer, nn.Flatten)):
+        return False
+    first = next((n for n, layer in enumerate(layers) if isinstance(layer, nn.Linear)), 0)
+    if any(isinstance(layer, nn.Flatten) for layer in layers[first:]):  # linear layers over more than one axis
+        return False
+    own = [
+        f"{n}.{name}"
+        for n, layer in enumerate(layers)
+        if isinstance(layer, nn.Linear)
+        for name in _OWN[layer.bias is None]
+    ]
+    return [name for name, _ in module.named_parameters()] == own
 
 
 @dataclass(frozen=True)
@@ -186,14 +206,18 @@ class _Trainer:
 
 def _evaluate(task: Task, asks: list[_Evaluation]) -> list[Metrics]:
     """Return each client's mean loss and error."""
+    sums = torch.zeros(2, len(asks), dtype=torch.float64)
     with torch.no_grad():
-        x, y = _pad([ask.data.x for ask in asks]), _pad([ask.data.y for ask in asks])
-        output = _forward(task, _leaves(task, _stack(task, asks)), x)
-        losses = F.cross_entropy(output.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).double()
-        wrong = (output.argmax(2) != y).double()
-        real = torch.arange(y.shape[1]) < torch.tensor([[ask.size] for ask in asks])
-        means = (torch.stack([losses, wrong]) * real.to(task.device)).sum(2).cpu()
-    return [Metrics(float(means[0, n] / a.size), float(means[1, n] / a.size), a.size) for n, a in enumerate(asks)]
+        leaves = _leaves(task, _stack(task, asks))
+        for start in range(0, max(ask.size for ask in asks), CHUNK):
+            x = _pad([ask.data.x[start : start + CHUNK] for ask in asks])
+            y = _pad([ask.data.y[start : start + CHUNK] for ask in asks])
+            output = _forward(task, leaves, x)
+            losses = F.cross_entropy(output.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).double()
+            wrong = (output.argmax(2) != y).double()
+            real = start + torch.arange(y.shape[1]) < torch.tensor([[ask.size] for ask in asks])
+            sums += torch.where(real.to(task.device), torch.stack([losses, wrong]), 0.0).sum(2).cpu()
+    return [Metrics(float(sums[0, n] / a.size), float(sums[1, n] / a.size), a.size) for n, a in enumerate(asks)]
 
 
 def _gradients(task: Task, asks: list[_Gradient]) -> list[Vector]:
@@ -310,8 +334,8 @@ def _drop(x: Tensor, draws: list[tuple[float, torch.Generator | None]], sizes: S
         return x
     keep = torch.ones_like(x)
     for n, ((rate, generator), size) in enumerate(zip(draws, sizes, strict=True)):
-        if rate:
-            drawn = keep[n, :size].bernoulli_(1 - rate, generator=generator)
-            if rate < 1:
-                drawn.div_(1 - rate)
+        if rate == 1:
+            keep[n] = 0.0  # torch, too, makes no draw for it
+        elif rate:
+            keep[n, :size].bernoulli_(1 - rate, generator=generator).div_(1 - rate)
     return x * keep

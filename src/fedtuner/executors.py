@@ -176,12 +176,16 @@ class Processes:
         return self._share(_assess, jobs, [1.0] * len(jobs))
 
     def _work(self, jobs: Sequence[Job]) -> list[Report]:
-        """Do a round's jobs here or, if they take long enough to be worth sending, on the workers."""
+        """Do a round's jobs on one worker or, if they take long enough to be worth it, on all.
+
+        Never here: a process that has trained cannot always fork (torch, where there is a GPU), and workers are forked.
+        """
         if self._round_takes < _WORTH_SHARING:
             began = time.monotonic()
-            reports = [_work(self._place, job) for job in jobs]
+            share = Share(_work, tuple(range(len(jobs))), tuple(jobs))
+            [(_, reports)] = self._run(deque([share]), lambda: False)
             self._round_takes = time.monotonic() - began
-            return reports
+            return list(reports)
         return self._share(_work, jobs, [_cost(self._place.problem.size(job.client, "train"), job) for job in jobs])
 
     def _share(self, what: Callable[[Place, Any], Any], jobs: Sequence[Any], costs: Sequence[float]) -> list[Any]:
@@ -216,7 +220,7 @@ class Processes:
         """
         busy: dict[Channel, tuple[_Worker, Any, int]] = {}
         free = list(self._team)
-        told = False
+        told: set[Channel] = set()  # who has been told to stop
         try:
             while busy or (todo and not stop()):
                 while free and todo and not stop():
@@ -225,10 +229,11 @@ class Processes:
                     while not worker.tell(task):  # it died while it was idle
                         worker = self._replace(worker)
                     busy[worker.connection] = (worker, task, tries)
-                if not told and (stop() or (not todo and len(busy) <= few)):
-                    told = True
+                if stop() or (not todo and len(busy) <= few):
                     for worker, _, _ in busy.values():
-                        worker.tell("stop")
+                        if worker.connection not in told:
+                            worker.tell("stop")
+                    told |= busy.keys()
                 for ready in wait(list(busy), timeout=0.1):  # type: ignore[arg-type]
                     connection: Channel = ready  # type: ignore[assignment]
                     worker, task, tries = busy[connection]

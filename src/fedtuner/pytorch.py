@@ -23,7 +23,7 @@ from fedtuner.shapes import Configure, Shapes
 from fedtuner.space import PAPER_CLIENT, Config
 from fedtuner.task import CHECKED, Hyper, Metrics, Part, Rows, Vector
 
-_CHUNK = 1024  # examples per forward pass of an evaluation
+CHUNK = 1024  # examples per forward pass of an evaluation
 _DROPOUTS = (nn.modules.dropout._DropoutNd, nn.RNNBase, nn.MultiheadAttention)
 _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
 
@@ -161,6 +161,10 @@ class Task:
         with _one_thread(), _own_generator(self.device):
             self._seed(seed)
             yield _Trainer(self, data, seed)
+        if any(a is not b for a, (_, b) in zip(self._tensors, _named(self._module), strict=True)):
+            raise TaskError(
+                "training has replaced a parameter or buffer of the model: change them in place, by copy_()"
+            )
 
     def evaluate(self, w: Vector, data: Data, config: Config | None = None) -> Metrics:
         """Return the mean loss and error on a split, without dropout, in the shape that a configuration gives."""
@@ -169,13 +173,15 @@ class Task:
         self._shapes.set(self._module, config or {})
         self._bind(w)
         self._mode(training=False)
-        loss = error = 0.0
+        loss, error, version = 0.0, 0.0, data.x._version
         with _one_thread(), torch.no_grad():
-            for start in range(0, len(data), _CHUNK):
-                x, y = data.x[start : start + _CHUNK], data.y[start : start + _CHUNK]
+            for start in range(0, len(data), CHUNK):
+                x, y = data.x[start : start + CHUNK], data.y[start : start + CHUNK]
                 output = self._forward(x)
                 loss += self._scalar_loss(output, y).item() * len(x)
                 error += self._mean_error(output, y) * len(x)
+        if data.x._version != version:
+            raise TaskError("the model has changed its inputs: its first layer must not work in place")
         return Metrics(loss / len(data), error / len(data), len(data))
 
     def _fresh(self, seed: int) -> nn.Module:
@@ -333,13 +339,16 @@ def _sgd(
 def _parts(module: nn.Module) -> list[tuple[Part, Tensor]]:
     """Return what makes up w: parameters that train, those that do not, and buffers of real numbers."""
     kernels = {id(m.weight) for m in module.modules() if isinstance(m, nn.Conv2d)}
+    return [(_part(name, tensor, id(tensor) in kernels), tensor) for name, tensor in _named(module)]
+
+
+def _named(module: nn.Module) -> list[tuple[str, Tensor]]:
     named = list(module.named_parameters())
-    tensors = [
+    return [
         *((n, p) for n, p in named if p.requires_grad),
         *((n, p) for n, p in named if not p.requires_grad),
         *((n, b) for n, b in module.named_buffers() if b.is_floating_point()),
     ]
-    return [(_part(name, tensor, id(tensor) in kernels), tensor) for name, tensor in tensors]
 
 
 def _part(name: str, tensor: Tensor, kernel: bool) -> Part:
@@ -350,8 +359,8 @@ def _part(name: str, tensor: Tensor, kernel: bool) -> Part:
 
 
 def _flatten(part: Part, tensor: Tensor) -> Tensor:
-    """Return a tensor's entries in the order in which w has them."""
-    return (tensor.permute(0, 2, 3, 1) if part.axes else tensor).reshape(-1)
+    """Return a tensor's entries in the order in which w has them, without gaps: fused steps read memory as it lies."""
+    return (tensor.permute(0, 2, 3, 1) if part.axes else tensor).reshape(-1).contiguous()
 
 
 def _split(flat: Tensor, layout: list[Part]) -> list[Tensor]:
