@@ -186,6 +186,26 @@ def test_every_arm_is_tested_when_asked_for(tmp_path):
     assert [row[-2:] for row in kept["tested"] if row[1] == kept["winner"]["arm"]] == [list(kept["test"].values())]
 
 
+@pytest.mark.parametrize(
+    ("wrapper", "ended"),
+    [
+        ('{ schedule = { kind = "random_search", together = 1 } }', [0, 1, 2]),
+        ('{ schedule = { kind = "hyperband", budget = 80 } }', None),
+    ],
+)
+def test_every_arm_is_tested_in_every_bracket(tmp_path, wrapper, ended):
+    text = SUITE.replace("online = 2", "every_arm = true").replace('{ schedule.kind = "random_search" }', wrapper)
+    entry = next(e for e in read(text).entries if e.name == "RS / global / plain")
+    bench.run(read(text), tmp_path, workers=1, only="RS / global / plain")
+    kept = json.loads(results.file_of(tmp_path, entry).read_text())
+    alone = entry.spec.study(None, 1)
+    driver.run(alone, False)
+    whole = [arm for arm, records in sorted(alone.records.items()) if len(records) == 10]
+    assert sorted(row[1] for row in kept["tested"]) == whole == (ended or whole)
+    assert len({alone.schedule.place(arm)[0] for arm in whole}) == len(alone.schedule.brackets) > 1
+    assert [row[-2:] for row in kept["tested"] if row[1] == kept["winner"]["arm"]] == [list(kept["test"].values())]
+
+
 def test_arms_that_diverge_are_counted(tmp_path):
     text = SUITE.replace("[axes.wrapper]", "server = { lr = 3e38 }\n[axes.wrapper]")
     made = read(text)
@@ -306,6 +326,7 @@ def test_results_are_made_to_be_committed(here, fedtuner):
     assert str(here) not in text
     kept = json.loads((folder / "studies" / "sha_global_+fedex_seed0.json").read_text(), parse_constant=pytest.fail)
     assert set(kept["versions"]) >= {"fedtuner", "python", "numpy"}
+    assert kept["versions"].get("commit", "") == results.commit()
     assert set(kept["machine"]) == {"system", "cpu", "cores"}
     rows = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
     assert len(rows) == STUDIES
@@ -334,6 +355,54 @@ def test_a_dry_run_says_how_long_and_does_nothing(here, fedtuner):
     assert told["seconds"] > 0
     fedtuner("bench", "mine.toml", "--workers", "1", "--quiet")
     assert "All results are there." in fedtuner("bench", "mine.toml", "--dry-run")[1]
+
+
+def test_the_trial_times_several_arms(monkeypatch):
+    """Batch sizes differ between arms, so the clients of one arm would not do, even where a few take all the time."""
+    entries = [entry for entry in read(SUITE.replace("[axes.wrapper]", 'engine = "sequential"\n[axes.wrapper]')).entries
+               if entry.name == "SHA / global / plain"]  # fmt: skip
+    arms = []
+    monkeypatch.setattr(plan, "work_all", lambda setting, problem, jobs: arms.extend(job.arm for job in jobs))
+    plan.calibrate(entries, spec.load_problem("toys:problem"), seconds=0.0)
+    assert len(arms) == 5
+    assert len(set(arms)) > 2
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A repository with this package in it, and a way to run git in it."""
+    package = tmp_path / "src" / "fedtuner" / "experiments"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").write_text("")
+
+    def git(*arguments):
+        names = ("-c", "user.name=n", "-c", "user.email=e@x")
+        return subprocess.run(
+            ["git", *names, *arguments], cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    monkeypatch.setattr(results, "__file__", str(package / "results.py"))
+    results.commit.cache_clear()
+    yield package.parent, git
+    results.commit.cache_clear()
+
+
+def test_results_tell_the_commit_of_the_code(checkout):
+    package, git = checkout
+    assert results.commit() == ""  # no checkout
+    git("init", "-q")
+    results.commit.cache_clear()
+    assert results.commit() == ""  # the package is not the repository's
+    git("add", "src")
+    git("commit", "-qm", "one")
+    results.commit.cache_clear()
+    assert results.commit() == git("rev-parse", "--short=12", "HEAD")
+    (package.parent.parent / "results.csv").write_text("a result")  # changes elsewhere are no changes of the code
+    results.commit.cache_clear()
+    assert results.commit() == git("rev-parse", "--short=12", "HEAD") == results.versions()["commit"]
+    (package / "__init__.py").write_text("changed = 1")
+    results.commit.cache_clear()
+    assert results.commit() == git("rev-parse", "--short=12", "HEAD") + "+"
 
 
 def test_the_rehearsal_expects_about_what_is_computed(tmp_path):

@@ -6,13 +6,16 @@ import json
 import math
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import toys
 from fedtuner import cli
 from fedtuner.errors import SpecError
 from fedtuner.experiments import compare, results, statistics, tables, tabulate
+from fedtuner.federation import Client
 
 ERRORS = {  # by tuning and target: five seeds
     ("plain", "global"): [0.30, 0.32, 0.28, 0.31, 0.34],
@@ -37,12 +40,12 @@ def folder(tmp_path):
                     "target": target,
                     "test": {"global": error + shift, "personalized": error + shift - 0.05, target: error + shift},
                     "rounds": 30 + seed,
-                    "trainings": 300,
+                    "trainings": 300 + 10 * seed,
                     "budget": 40,
                     "arms": 4,
                     "diverged": [1] if seed == 0 else [],
-                    "broken": 0,
-                    "dropped": 0,
+                    "broken": seed,
+                    "dropped": 1,
                     "machine": {"cpu": "a processor", "cores": 2},
                     "versions": {"fedtuner": "0.0"},
                 }
@@ -78,7 +81,8 @@ def test_studies_are_runs_that_differ_in_seed_alone(folder):
     ]
     first = made.studies[0]
     assert list(first.errors.values()) == ERRORS["plain", "global"]
-    assert (first.rounds, first.arms, first.diverged) == (32, 20, 1)
+    assert (first.rounds, first.trainings, first.arms, first.diverged) == (32, 320, 20, 1)
+    assert (first.broken, first.dropped) == (10, 5)
     assert first.summary == statistics.summary(ERRORS["plain", "global"])
 
 
@@ -88,7 +92,7 @@ def test_pairs_are_of_the_same_seed_along_an_axis(folder):
     pair = made.pairs[0]
     assert (pair.first.name, pair.second.name) == ("small / global / plain", "small / global / + FedEx")
     assert pair.difference == statistics.paired(ERRORS["plain", "global"], ERRORS["+ FedEx", "global"])
-    assert pair.better == 5
+    assert (pair.difference.better, pair.difference.unequal) == (5, 5)
     assert pair.difference.wilcoxon == 2 / 2**5
     other = compare.compare([folder], along="target").pairs[0]
     assert (other.first.labels["target"], other.second.labels["target"]) == ("global", "personalized")
@@ -138,6 +142,7 @@ def test_a_line_per_study_has_everything(fedtuner, folder):
         "2.13",
         "2.24",
         "32",
+        "320",
         "1",
         "of",
         "20",
@@ -168,13 +173,63 @@ def test_few_seeds_are_told(folder):
             file.unlink()
     made = compare.compare([folder])
     assert "One seed gives no interval: 8 studies have one" in made.notes[0]
-    assert "With 1 pairs signed ranks cannot give a p below 1" in made.notes[1]
+    assert "With 1 pairs that differ signed ranks cannot give a p below 1" in made.notes[1]
     assert "±" not in tabulate.render(made, "text").split("\n\n")[2].replace("2.64", "").replace("22.81 ±", "")
+
+
+def test_pairs_that_are_equal_are_not_counted_as_evidence(folder):
+    for seed in (1, 2):
+        file = folder / "studies" / f"small-global-+ FedEx-{seed}.json"
+        kept = json.loads(file.read_text())
+        kept["test"]["global"] = ERRORS["plain", "global"][seed] + 1e-16
+        results.write(file, kept)
+    pair, *_ = compare.compare([folder]).pairs
+    assert (pair.difference.better, pair.difference.unequal, pair.difference.n) == (3, 3, 5)
+    assert pair.difference.wilcoxon == pair.difference.least == 0.25
+    assert any("With 3 pairs that differ" in note for note in compare.compare([folder]).notes)
 
 
 def test_many_comparisons_are_told(folder):
     notes = compare.compare([folder]).notes
-    assert any(note.startswith("Of 4 comparisons 2 have p < 0.1") for note in notes)
+    told = next(note for note in notes if note.startswith("Of 2 comparisons 2 have p < 0.1"))
+    assert "after Holm's adjustment 0 would be" in told  # 2 * 0.0625
+
+
+def test_what_comparisons_have_in_common_is_told(folder):
+    """The two problems have the same seeds, hence the same arms; with seeds of their own only targets share rounds."""
+
+    def told():
+        return any("are not independent" in note for note in compare.compare([folder]).notes)
+
+    for file in folder.glob("studies/*-personalized-*.json"):
+        file.unlink()
+    assert told()
+    for file in folder.glob("studies/large-*.json"):
+        kept = json.loads(file.read_text())
+        results.write(file, {**kept, "seed": kept["seed"] + 10})
+    assert not told()
+
+
+def test_the_table_says_what_was_spent_and_what_failed(folder):
+    """Four studies a column, each with 30 to 34 rounds, 5 x 4 arms of which one diverged, 0 + 1 + 2 + 3 + 4 broken."""
+    wide = tabulate.render(compare.compare([folder]), "markdown")
+    line = (
+        "32 rounds and 320 local trainings a study; 4 of 80 arms diverged; 40 updates were broken, 20 reports dropped"
+    )
+    assert f"small: {line}" in wide
+    assert f"large: {line}" in wide
+    long = tabulate.render(compare.compare([folder], columns=""))
+    assert "8 of 160 arms diverged; 80 updates were broken, 40 reports dropped." in long
+    file = folder / "studies" / "small-global-plain-0.json"
+    results.write(file, {**json.loads(file.read_text()), "trainings": 5300})
+    assert "32 rounds and 320 to 1,320 local trainings" in tabulate.render(compare.compare([folder]))
+
+
+def test_the_table_says_what_is_bold(folder):
+    made = compare.compare([folder])
+    assert "A star: the lowest mean of its column, sure or not." in tabulate.render(made)
+    assert "Bold: the lowest mean of its column" in tabulate.render(made, "markdown")
+    assert "lowest mean of its problem" in tabulate.render(compare.compare([folder], columns=""), "latex")
 
 
 def test_errors_that_are_no_rates_are_not_percent(folder):
@@ -251,6 +306,18 @@ def test_the_tables_of_all_results_are_printed_as_markdown(folder, capsys):
         "`fedtuner bench benchmarks/paper/mine.toml`: 40 studies; 8 of 160 arms diverged; a processor, 2 cores" in out
     )
     assert "| personalized | plain | **21.20 ± 1.83 (1.92)** |" in out
+
+
+def test_floors_are_the_errors_of_guessing():
+    """By hand: of all 7 labels to train on 1 is the commonest (4); of the second client's own it is 2."""
+    script = runpy.run_path(str(Path(__file__).parent.parent / "benchmarks" / "paper" / "floors.py"))
+
+    def client(id, train, test):
+        return Client(id, *((np.zeros((len(y), 1)), np.array(y)) for y in (train, [0], test)))
+
+    clients = [client(0, [1, 1, 1, 0], [1, 1, 0, 2]), client(1, [2, 2, 1], [2, 2])]
+    problem = SimpleNamespace(clients=clients)
+    assert script["floors"](problem) == (4 / 6, 2 / 6, 6)
 
 
 def test_an_unknown_axis_is_named(folder):

@@ -86,6 +86,40 @@ def test_mnist_on_a_small_file(tmp_path):
         mnist_writers.clients(folder=tmp_path)
 
 
+def test_mnist_dealt_out_has_the_same_sizes_and_all_the_examples(tmp_path):
+    digits(tmp_path, images=np.random.default_rng(0).integers(0, 256, (40, 28, 28), np.uint8))  # no two alike
+    by_writer, by_chance = (mnist_writers.clients(folder=tmp_path, by=by, seed=1) for by in ("writer", "chance"))
+    assert [c.id for c in by_chance] == [c.id for c in by_writer]
+    assert sizes(by_chance) == sizes(by_writer)
+
+    def whole(client):
+        return {x.tobytes() for split in (client.train, client.valid, client.test) for x in split[0]}
+
+    writers = [whole(client) for client in by_writer]
+    assert all(len(whole(client) & writer) < len(whole(client)) for client in by_chance for writer in writers)
+    everything = [whole(client) for client in mnist_writers.clients(folder=tmp_path, by="chance", limit=2)]
+    chosen = [whole(client) for client in mnist_writers.clients(folder=tmp_path, limit=2)]
+    assert set.union(*everything) == set.union(*chosen)  # of these two writers, each image once
+    assert sum(map(len, everything)) == sum(map(len, chosen))
+    with pytest.raises(SpecError, match="by = 'label', but must be 'writer' or 'chance'"):
+        mnist_writers.clients(folder=tmp_path, by="label")
+
+
+@staged("mnist_by_writer", "mnist_by_writer.npz")
+def test_mnist_dealt_out_has_no_writers():
+    """Of a hundred clients, each has the digits of nearly as many writers as it has digits."""
+    by_chance = mnist_writers.clients("train", limit=100, by="chance")
+    owner = {
+        x.tobytes(): client.id
+        for client in mnist_writers.clients("train", limit=100)
+        for split in (client.train, client.valid, client.test)
+        for x in split[0]
+    }
+    counted = [len({owner[x.tobytes()] for x in client.train[0]}) for client in by_chance]
+    assert min(counted) > 10
+    assert np.mean(counted) > 40
+
+
 # Shakespeare
 
 
@@ -285,7 +319,9 @@ def test_damaged_and_missing_batches_are_named(tmp_path):
 
 PROBLEMS = [
     pytest.param(mnist_writers.problem, marks=needs("mnist_by_writer")),
+    pytest.param(mnist_writers.problem_iid, marks=needs("mnist_by_writer")),
     pytest.param(mnist_writers.problem_small, marks=needs("mnist_by_writer")),
+    pytest.param(mnist_writers.problem_iid_small, marks=needs("mnist_by_writer")),
     pytest.param(shakespeare.problem, marks=needs("shakespeare")),
     pytest.param(shakespeare.problem_iid, marks=needs("shakespeare")),
     pytest.param(shakespeare.problem_small, marks=needs("shakespeare")),

@@ -30,6 +30,8 @@ settings.register_profile("fedtuner", deadline=None)  # a busy machine is no fai
 settings.load_profile("fedtuner")
 
 every_step = pytest.mark.parametrize("step", STEPS)
+MOVING = tuple(step for step in STEPS if step != "none")
+every_moving_step = pytest.mark.parametrize("step", MOVING)
 
 
 def believing(theta, baseline=0.0, **others):
@@ -227,7 +229,7 @@ rounds = st.integers(2, 6).flatmap(
 )
 
 
-@given(rounds, st.sampled_from(STEPS), st.sampled_from([0.0, 0.4]))
+@given(rounds, st.sampled_from(MOVING), st.sampled_from([0.0, 0.4]))
 def test_the_odds_move_by_eta_times_the_gradient(round_, step, baseline):
     """log (theta'_j / theta'_l) = log (theta_j / theta_l) - eta (gradient_j - gradient_l), eta as in the appendix."""
     theta, clients = round_
@@ -270,14 +272,14 @@ def test_an_aggressive_step_does_not_depend_on_the_unit_of_the_loss(round_, fact
     assert exponentiate(believing(theta), *zip(*scaled, strict=True)).theta == pytest.approx(after)
 
 
-@every_step
+@every_moving_step
 def test_the_first_step_of_the_adaptive_schedule_is_an_aggressive_one(step):
     other = exponentiate(uniform(3), [0, 1], [0.3, 0.8], [1, 2], "adaptive")
     same = exponentiate(uniform(3), [0, 1], [0.3, 0.8], [1, 2], step)
     assert (same.theta == pytest.approx(other.theta)) == (step != "constant")
 
 
-@every_step
+@every_moving_step
 def test_theta_finds_the_best_of_a_noiseless_table(step):
     losses, belief = [0.9, 0.5, 0.1, 0.7], uniform(4)
     for t in range(400):
@@ -285,6 +287,25 @@ def test_theta_finds_the_best_of_a_noiseless_table(step):
         belief = exponentiate(belief, choices, [losses[j] for j in choices], [1] * 10, step, gamma=0.5)
     assert belief.mode == 2
     assert belief.theta[2] > 0.9
+
+
+@given(rounds, st.floats(0, 1))
+def test_without_a_step_theta_stays_and_all_else_goes_on(round_, gamma):
+    """The control: what candidates do by being drawn, apart from what FedEx learns of them."""
+    theta, clients = round_
+    belief = believing(theta, 0.4)
+    still, moved = (exponentiate(belief, *zip(*clients, strict=True), step, gamma) for step in ("none", "constant"))
+    assert np.array_equal(still.log_theta, belief.log_theta)
+    assert (still.past, still.mass, still.log_squares) == (moved.past, moved.mass, moved.log_squares)
+
+
+def test_the_mode_of_a_theta_that_stays_uniform_is_the_arms_own_configuration():
+    belief = uniform(27)
+    for t in range(50):
+        choices = choose(belief, 10, stream(0, t))
+        belief = exponentiate(belief, choices, [0.1 * (j % 7) for j in choices], [1] * 10, "none")
+    assert belief.mode == 0
+    assert belief.entropy == pytest.approx(math.log(27))
 
 
 # No input takes theta off the simplex.
@@ -335,7 +356,7 @@ def test_theta_stays_on_the_simplex_for_a_thousand_rounds_of_the_same(step, valu
     assert_sound(belief, 3)
 
 
-@every_step
+@every_moving_step
 def test_a_candidate_at_the_bottom_can_come_back(step):
     bottom = believing([1, 1, 1])
     for _ in range(2000):
@@ -527,7 +548,7 @@ def test_a_kept_belief_is_the_same_to_the_bit(rounds, step, gamma):
         ({"cutoff": math.nan}, "fedex.cutoff = nan"),
         ({"cutoff": "none"}, "fedex.cutoff = 'none'"),
         ({"step": "agressive"}, "did you mean 'aggressive'?"),
-        ({"step": 0.1}, "fedex.step = 0.1, but must be one of ('aggressive', 'adaptive', 'constant')"),
+        ({"step": 0.1}, "fedex.step = 0.1, but must be one of ('aggressive', 'adaptive', 'constant', 'none')"),
         ({"metric": "accuracy"}, "fedex.metric = 'accuracy', but must be one of ('error', 'loss')"),
         ({"metric": None}, "fedex.metric = None"),
         ({"signal": "improvment"}, "did you mean 'improvement'?"),

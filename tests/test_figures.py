@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -84,6 +85,49 @@ def test_theta_has_two_pictures_and_the_rounds_that_all_seeds_have():
     made = figures.figure(found, {"kind": "theta"}, "tuning")
     assert made.panels == ["entropy of theta (nats)", "probability of the mode"]
     assert [(p.x, pytest.approx(p.mean)) for p in made.points] == [(1, 3.0), (5, 1.5), (1, 0.15), (5, 0.6)]
+
+
+def point(mean, half, panel="", n=5, line="", x=0.0):
+    return figures.Point(panel, line, x, n, mean, half)
+
+
+def test_bands_stay_where_the_values_can_be():
+    low, high = figures.band([point(0.05, 0.1), point(0.95, 0.1), point(0.5, 0.1)])
+    assert low == pytest.approx([0, 0.85, 0.4])
+    assert high == pytest.approx([0.15, 1, 0.6])
+    assert figures.band([point(0.5, 0.8, "a, entropy of theta (nats)")]) == ([0], [1.3])
+    assert figures.band([point(2.0, 0.5), point(0.9, 0.3)])[1] == pytest.approx([2.5, 1.2])  # no shares of 1
+    assert all(math.isnan(end[0]) for end in figures.band([point(0.5, math.nan, n=1)]))  # not a band of width 0
+
+
+def painted(made):
+    """The axes of a figure with one panel."""
+    axes = pytest.importorskip("matplotlib.figure", reason="figures need the extra fedtuner[plot]").Figure().subplots()
+    figures._paint_lines(axes, made, made.points)
+    return axes
+
+
+def test_one_seed_says_so_and_has_no_bars():
+    made = figures.Figure("f", "sweep", "eps", "", (point(0.5, math.nan, n=1), point(0.6, 0.1, n=3, line="b")))
+    axes = painted(made)
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["n = 1", "b"]
+    bars = [[path.vertices for path in c.get_paths()] for c in axes.collections]
+    assert [any(math.isfinite(v) for path in paths for v in path[:, 1]) for paths in bars] == [False, True]
+
+
+def test_names_are_not_joined_and_numbers_are():
+    for places, joined in ((("RS", "SHA"), False), ((0.1, 1.0), True)):
+        made = figures.Figure("f", "sweep", "x", "", tuple(point(0.5, 0.1, x=x) for x in places))
+        assert (painted(made).lines[0].get_linestyle() == "-") == joined
+
+
+def test_a_logarithmic_axis_has_room_for_zero():
+    for places, scale in (((0.0, 0.01, 1.0), "symlog"), ((0.01, 1.0), "log")):
+        made = figures.Figure("f", "sweep", "x", "", tuple(point(0.5, 0.1, x=x) for x in places), "x")
+        axes = painted(made)
+        assert axes.get_xscale() == scale
+    made = figures.Figure("f", "sweep", "x", "", tuple(point(0.5, 0.1, x=x) for x in (0.0, 0.01, 1.0)), "x")
+    assert painted(made).xaxis.get_transform().linthresh == 0.01
 
 
 def test_ranges_are_of_every_arm():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedtuner.errors import SpecError
-from fedtuner.experiments.statistics import paired, quantile, signed_ranks, student, summary
+from fedtuner.experiments.statistics import holm, paired, quantile, signed_ranks, student, summary
 
 scipy = pytest.importorskip("scipy.stats", reason="SciPy comes with scikit-learn")
 
@@ -81,3 +81,28 @@ def test_the_least_p_is_that_of_pairs_that_all_agree():
     for n in range(1, 9):
         made = paired([0.0] * n, [float(i + 1) for i in range(n)])
         assert made.wilcoxon == made.least
+        with_equals = paired([0.0] * n + [7.0, 7.0], [*(float(i + 1) for i in range(n)), 7.0, 7.0])
+        assert (with_equals.n, with_equals.unequal) == (n + 2, n)
+        assert with_equals.wilcoxon == with_equals.least == made.least  # pairs that are equal do not count
+    assert paired([0.5], [0.5]).least == 1
+
+
+def test_shares_of_a_few_test_examples_tie_whatever_their_rounding():
+    """Errors are k / 168 there: the same as with the whole numbers k, though differences of floats differ in bits."""
+    rng = np.random.default_rng(0)
+    rounded = 0
+    for _ in range(50):
+        a, b = rng.integers(0, 12, (2, 10)).tolist()
+        shares = [[k / 168 for k in a], [sum([1 / 168] * k) for k in b]]  # summed: equal numbers with other last bits
+        made, whole = paired(*shares), paired(a, b)
+        assert (made.wilcoxon, made.better, made.unequal) == (whole.wilcoxon, whole.better, whole.unequal)
+        rounded += signed_ranks([y - x for x, y in zip(*shares, strict=True)]) != whole.wilcoxon
+    assert rounded > 10  # without rounding it would have been another p
+
+
+def test_holm_is_what_it_says():
+    """Step down: 4 * 0.005, 3 * 0.01, 2 * 0.03, 1 * 0.04 made not to fall."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([math.nan, 0.04])[1] == 0.04
+    assert holm([]) == []

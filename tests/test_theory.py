@@ -188,6 +188,7 @@ def test_the_order_of_the_tuners(measured):
 
 
 def test_regret_approaches_the_v_term(measured):
+    """Up to 10,000 tasks, and no further: at V = 0.2 D the excess rises again after these, see the last test."""
     regret = {name: values.mean(axis=2) for name, values in measured["regret"].items()}
     above = regret["fedex"] - regret["best"]
     assert (np.diff(above, axis=0) < 0).all()  # with more tasks, always nearer to what a known best step leaves
@@ -211,6 +212,19 @@ def test_the_rate_is_near_the_theorem_s(measured):
         assert ((exponents > -0.5) & (exponents < -0.2)).all()
     exact = np.array([[3.0 * t**-0.4] for t in (10, 100, 1000)])
     assert theory.rate([10, 100, 1000], exact) == pytest.approx([-0.4])
+    assert theory.straightness([10, 100, 1000], exact) == pytest.approx(0, abs=1e-9)
+
+
+def test_the_interval_of_a_rate_is_the_regression_s():
+    """As SciPy has it, of the mean over seeds: seeds that agree on a bent curve do not make it a sure line."""
+    scipy = pytest.importorskip("scipy.stats", reason="SciPy comes with scikit-learn")
+    tau = [100, 316, 1000, 3162, 10_000]
+    bent = np.array([[0.5, 0.5], [0.3, 0.3], [0.1, 0.1], [0.12, 0.12], [0.2, 0.2]])
+    assert np.ptp(theory.rate(tau, bent)) == 0  # over the seeds alone the interval would be 0
+    fit = scipy.linregress(np.log(tau), np.log(bent).mean(axis=1))
+    assert theory.rate(tau, bent).mean() == pytest.approx(fit.slope)
+    assert theory.straightness(tau, bent) == pytest.approx(scipy.t.ppf(0.95, 3) * fit.stderr)
+    assert theory.straightness(tau, bent) > 0.2
 
 
 def test_units_do_not_matter():
@@ -247,6 +261,10 @@ def test_the_command_prints_tables_and_what_they_show(capsys):
     assert "1,000 tasks of 5 losses, 2 seeds" in out
     assert all(label in out for label in theory_report.LABELS.values())
     assert "never above it" in out
+    row = next(
+        line for line in out.splitlines() if line.startswith("FedEx  ") and line.count("± ") == 4 and "-0." in line
+    )
+    assert "± 0.00" not in row  # three points are not on a line, though both seeds agree
     assert "--out DIR" in out
     assert "100 % of 1,000" in err
 

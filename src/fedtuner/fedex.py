@@ -7,6 +7,9 @@ Khodak et al., "Federated Hyperparameter Tuning", NeurIPS 2021: Algorithm 2, the
 - The baseline's mean weighs clients by |V|, as the score does (the paper's formula omits the weight by a slip).
 - A value that is not finite counts as the worst: the largest of the round's finite values, lambda_t and 1.
 - All is done on log theta, so theta can neither leave the simplex nor become NaN.
+
+Beyond the paper: ``step="none"`` draws the candidates and never moves theta, so that what they do can be told from what
+FedEx learns. Its mode is then the first candidate, the arm's own configuration.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ Floats = NDArray[np.float64]
 Number = TypeVar("Number")
 Tries = Sequence[Number] | Sequence[Sequence[Number]]  # one of each client, or of each client a list
 
-STEPS = ("aggressive", "adaptive", "constant")
+STEPS = ("aggressive", "adaptive", "constant", "none")
 METRICS = ("error", "loss")
 SIGNALS = ("absolute", "improvement")
 _FLOOR = -700.0  # the smallest log theta beside the largest: below -708 its exponential loses precision, then is 0
@@ -43,7 +46,7 @@ class FedEx:
 
     k: int = 27  # candidates per arm; 1 is plain training
     eps: float = 0.1  # size of the neighbourhood that candidates 2..k are drawn from; 1 is the whole space
-    step: str = "aggressive"  # schedule of the step size: aggressive, adaptive or constant
+    step: str = "aggressive"  # schedule of the step size: aggressive, adaptive, constant; or none: theta stays uniform
     gamma: float | None = None  # discount of the baseline; None draws it from U[0, 1] per arm
     metric: str = "error"  # the clients' validation value that moves theta: error or loss
     cutoff: float = 0.0  # once theta's entropy (in nats) is below this, theta stays and the mode is used
@@ -189,7 +192,7 @@ def exponentiate(
     log_norm = float(log_size.max())  # log of the gradient's max-norm
     squares = float(np.logaddexp(belief.log_squares, 2 * log_norm))
     log_theta = belief.log_theta
-    if k > 1 and math.isfinite(log_norm):
+    if k > 1 and math.isfinite(log_norm) and step != "none":
         log_eta = 0.5 * math.log(2 * math.log(k))
         if step == "adaptive":
             log_eta -= 0.5 * squares

@@ -1,7 +1,7 @@
 """MNIST's 70,000 digits by the person who wrote them: 836 writers, joined to MNIST by QMNIST's records.
 
 LeCun, Cortes and Burges, MNIST; Yadav and Bottou, "Cold Case: The Lost MNIST Digits", NeurIPS 2019. The shift between
-clients is one of style, hardly of labels.
+clients is one of style, hardly of labels; dealt out by chance, there is none.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from fedtuner.data.arrays import from_examples
 from fedtuner.data.partition import Clients, subset
 from fedtuner.errors import SpecError
 from fedtuner.federation import Simulation
+from fedtuner.rng import stream
 
 PARTS = ("both", "train", "test")
 
@@ -27,13 +28,17 @@ def clients(
     seed: int = 0,
     limit: int | None = None,
     folder: Path | None = None,
+    by: str = "writer",
 ) -> Clients:
     """Return the writers of MNIST's training part (539), of its test part (297; no writer is in both), or all.
 
-    ``limit`` of them are drawn at random. x are bytes of shape (28, 28), y the digit.
+    ``limit`` of them are drawn at random. With ``by="chance"`` there are as many clients of the same sizes, dealt from
+    the examples of all these writers. x are bytes of shape (28, 28), y the digit.
     """
     if part not in PARTS:
         raise SpecError(f"part = {part!r}, but must be one of {PARTS}")
+    if by not in ("writer", "chance"):
+        raise SpecError(f"by = {by!r}, but must be 'writer' or 'chance'")
     path = (folder or places.find("mnist_by_writer")) / "mnist_by_writer.npz"
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -45,7 +50,14 @@ def clients(
     slices = [slice(a, b) for a, b in zip(starts, [*starts[1:], len(writers)], strict=True)]
     if part != "both":
         slices = [s for s in slices if tested[s.start] == (part == "test")]
-    owners = ((f"writer{writers[s.start]:04d}", images[s], labels[s]) for s in subset(slices, limit, seed))
+    chosen = subset(slices, limit, seed)
+    held = [np.arange(s.start, s.stop) for s in chosen]
+    if by == "chance":
+        dealt = stream(seed, "mnist iid").permutation(np.concatenate(held))
+        held = np.split(dealt, np.cumsum([len(rows) for rows in held])[:-1])
+    owners = (
+        (f"writer{writers[s.start]:04d}", images[rows], labels[rows]) for s, rows in zip(chosen, held, strict=True)
+    )
     return from_examples(owners, order, seed, classes=10)
 
 
@@ -54,14 +66,24 @@ def problem() -> Simulation:
     return _problem("mnist-writers", None)
 
 
+def problem_iid() -> Simulation:
+    """Return all examples, dealt out at random to clients as large as the writers."""
+    return _problem("mnist-writers-iid", None, "chance")
+
+
 def problem_small() -> Simulation:
     """Return a hundred of the writers of the training part."""
     return _problem("mnist-writers-small", 100)
 
 
-def _problem(name: str, limit: int | None) -> Simulation:
+def problem_iid_small() -> Simulation:
+    """Return the examples of the same hundred writers, dealt out at random."""
+    return _problem("mnist-writers-iid-small", 100, "chance")
+
+
+def _problem(name: str, limit: int | None, by: str = "writer") -> Simulation:
     from fedtuner.models import small_cnn
     from fedtuner.pytorch import Task
 
-    chosen = clients("both" if limit is None else "train", limit=limit)
+    chosen = clients("both" if limit is None else "train", limit=limit, by=by)
     return Simulation(Task(partial(small_cnn, 1, 10, 28)), chosen, name)

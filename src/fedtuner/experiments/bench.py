@@ -51,6 +51,8 @@ def run(
     todo = groups(suite, out, only)
     report = Report()
     results.write_suite(out, suite)
+    if todo:
+        results.commit()  # of the code that runs: it may be another by the time that a study ends
     board = _Board(todo, workers or cores(), progress)
     held: tuple[str, Simulation] | None = None  # one problem at a time
     with stoppable() as stop:

@@ -10,12 +10,13 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from fedtuner.errors import SpecError, StoreError, suggest
 from fedtuner.experiments import results
-from fedtuner.experiments.statistics import Paired, Summary, paired, summary
+from fedtuner.experiments.statistics import Paired, Summary, holm, paired, summary
 from fedtuner.report import summary as summary_of
 
 METRICS = ("target", "global", "personalized")
@@ -30,8 +31,11 @@ class Study:
     target: str
     errors: Mapping[int, float]  # by seed
     rounds: float  # mean over seeds
+    trainings: float  # local trainings, mean over seeds
     arms: int  # over all seeds, and those of them that diverged
     diverged: int
+    broken: int  # clients' updates that were not finite, over all seeds
+    dropped: int  # clients that gave no report, over all seeds
     paper: tuple[float, ...] = ()  # published mean, standard deviation and half the interval, in percent
 
     @property
@@ -54,7 +58,6 @@ class Pair:
     axis: str
     seeds: tuple[int, ...]
     difference: Paired
-    better: int  # seeds on which the second has the lower error
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,8 @@ def _of_store(path: Path) -> dict[str, Any]:
     return {
         "labels": labels, "seed": described["seed"], "settings": settings, "problem": described["problem"],
         "target": described["target"], "test": errors, "rounds": result["rounds_used"], "arms": len(told["arms"]),
-        "diverged": result["diverged"],
+        "trainings": told["local_work"], "diverged": result["diverged"],
+        **{fault: sum(arm[fault] for arm in told["arms"]) for fault in ("broken", "dropped")},
     }  # fmt: skip
 
 
@@ -164,16 +168,18 @@ def _studies(runs: Iterable[Mapping[str, Any]], metric: str, paper: Mapping[str,
             run["seed"]: float(run["test"][run["target"] if metric == "target" else metric])
             for run in sorted(kept, key=lambda run: int(run["seed"]))
         }
-        rounds, diverged = (run["rounds"] for run in kept), (len(run["diverged"]) for run in kept)
         studies.append(
             Study(
                 first["labels"],
                 first["problem"]["name"],
                 first["target"],
                 errors,
-                rounds=sum(rounds) / len(kept),
+                rounds=sum(run["rounds"] for run in kept) / len(kept),
+                trainings=sum(run["trainings"] for run in kept) / len(kept),
                 arms=sum(run["arms"] for run in kept),
-                diverged=sum(diverged),
+                diverged=sum(len(run["diverged"]) for run in kept),
+                broken=sum(run["broken"] for run in kept),
+                dropped=sum(run["dropped"] for run in kept),
                 paper=paper.get(name, ()) if metric == "target" else (),
             )
         )
@@ -190,25 +196,33 @@ def _pairs(studies: Sequence[Study], along: str) -> Iterable[Pair]:
         if first is study or not seeds:
             continue
         a, b = ([one.errors[seed] for seed in seeds] for one in (first, study))
-        yield Pair(first, study, along, seeds, paired(a, b), sum(y < x for x, y in zip(a, b, strict=True)))
+        yield Pair(first, study, along, seeds, paired(a, b))
 
 
 def _notes(studies: Sequence[Study], pairs: Sequence[Pair]) -> Iterable[str]:
     alone = [study.name for study in studies if len(study.errors) < 2]
     if alone:
         yield f"One seed gives no interval: {len(alone)} studies have one ({alone[0]}); run more seeds."
-    fewest = min((pair.difference.n for pair in pairs), default=0)
-    if 0 < fewest < 5:
+    fewest = min((pair.difference for pair in pairs if pair.difference.unequal), key=lambda d: d.unequal, default=None)
+    if fewest and fewest.unequal < 5:
         yield (
-            f"With {fewest} pairs signed ranks cannot give a p below {2.0 ** (1 - fewest):.2g}: "
-            "five seeds are the fewest for 0.1, eight for 0.01."
+            f"With {fewest.unequal} pairs that differ signed ranks cannot give a p below {fewest.least:.2g}: "
+            "five are the fewest for 0.1, eight for 0.01."
         )
     if any(not math.isfinite(e) for study in studies for e in study.errors.values()):
         yield "Some errors are not finite (every arm diverged, or no test data): their studies have no mean."
-    enough = [pair for pair in pairs if pair.difference.n >= 5]
+    enough = [pair for pair in pairs if pair.difference.unequal >= 5]
     if len(enough) > 1:
-        likely = sum(pair.difference.wilcoxon < 0.1 for pair in enough)
+        values = [pair.difference.wilcoxon for pair in enough]
+        likely, sure = (sum(p < 0.1 for p in some) for some in (values, holm(values)))
         yield (
             f"Of {len(enough)} comparisons {likely} have p < 0.1 by signed ranks; up to {len(enough) / 10:.1f} would "
-            "by chance alone if nothing made a difference. The p-values are not adjusted for this."
+            f"by chance alone if nothing made a difference. The p-values are not adjusted for this; after Holm's "
+            f"adjustment {sure} would be below 0.1."
+        )
+    if any(set(a.seeds) & set(b.seeds) for a, b in combinations(pairs, 2)):
+        yield (
+            "Comparisons on the same seeds are not independent: studies that differ in target read the same rounds, "
+            "random search and halving begin with the same arms, and a seed draws the same hyperparameters on every "
+            "problem with the same space."
         )

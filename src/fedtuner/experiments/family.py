@@ -51,7 +51,7 @@ class Outcome:
     study: Study
     winner: Point
     curve: tuple[Point, ...]  # with ``online``: whenever the incumbent is another, or has had more rounds
-    tested: tuple[Point, ...]  # with ``every_arm``: each arm that reached the end
+    tested: tuple[Point, ...]  # with ``every_arm``: each arm that reached its bracket's last rung
 
 
 def stops(schedule: Schedule, online: int) -> list[int]:
@@ -87,6 +87,7 @@ class _Racer:
     out: set[int] = field(default_factory=set)
     used: int = 0
     curve: list[Point] = field(default_factory=list)
+    tested: list[Point] = field(default_factory=list)
     ended: bool = False
 
     def needs(self, arm: int, round: int) -> bool:
@@ -190,16 +191,17 @@ class Family:
                     point = self._point(racer, best(racer.latest, 1)[0])
                     if not racer.curve or (point.arm, point.round) != (racer.curve[-1].arm, racer.curve[-1].round):
                         racer.curve.append(point)
+        if racer.entry.every_arm and step.until == study.schedule.place(step.arms[0])[1].rungs[-1]:
+            racer.tested += [self._point(racer, arm) for arm in step.arms]
         try:
             racer.step = racer.steps.send({arm: racer.latest[arm] for arm in step.arms})
             return None
         except StopIteration as end:
             racer.step = None
             winner = self._point(racer, end.value)
-        tested = [self._point(racer, arm) for arm in step.arms] if racer.entry.every_arm else []
         study.arms = self._carrier.arms
         study.winner, study.states[winner.arm] = winner.arm, self._state(winner.arm, winner.round)
-        return Outcome(racer.entry, study, winner, tuple(racer.curve), tuple(tested))
+        return Outcome(racer.entry, study, winner, tuple(racer.curve), tuple(racer.tested))
 
     def _point(self, racer: _Racer, arm: int) -> Point:
         round = len(racer.study.records[arm][: racer.at[arm]])  # fewer than it was allowed, if it diverged

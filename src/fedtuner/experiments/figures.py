@@ -10,9 +10,10 @@ A suite's ``[[figures]]`` say what to draw:
     panel    the axis whose values have a picture each, side by side
     only     such as { target = "global" }: only the studies with these values
     name     of the files; by default the kind
-    log      "x" or "y": the scale that is logarithmic
+    log      "x" or "y": the scale that is logarithmic; where x has a 0, linear from there to the next value
 
-Means over seeds have their 90 % interval around them.
+Means over seeds have their 90 % interval around them, cut off where no error, probability or entropy can be. One seed
+has no interval: there is none in the picture then, and the line says n = 1.
 """
 
 from __future__ import annotations
@@ -233,31 +234,42 @@ def paint(made: Figure, title: str = "") -> dict[str, bytes]:
 def _paint_lines(ax: Axes, made: Figure, points: Sequence[Point]) -> None:
     names = list(dict.fromkeys(point.x for point in points))
     words = any(isinstance(name, str) for name in names)
-    for n, line in enumerate(dict.fromkeys(point.line for point in points)):
+    lines = list(dict.fromkeys(point.line for point in points))
+    for n, line in enumerate(lines):
         mine = [point for point in points if point.line == line]
         x = [float(names.index(p.x)) if words else float(p.x) for p in mine]
-        y, half = [p.mean for p in mine], [0.0 if math.isnan(p.half) else p.half for p in mine]
-        colour = COLOURS[n % len(COLOURS)]
+        y, (low, high) = [p.mean for p in mine], band(mine)
+        colour, fewest = COLOURS[n % len(COLOURS)], min(p.n for p in mine)
+        label = ", ".join(filter(None, (line, "n = 1" * (fewest == 1)))) or None
         if made.kind == "sweep":
-            ax.errorbar(x, y, half, color=colour, label=line or None, marker="o", ms=4, capsize=3, lw=1)
-            if words:
+            if words:  # side by side, and not joined: there is nothing between two names
+                x = [at + 0.1 * (n - (len(lines) - 1) / 2) for at in x]
                 ax.set_xticks(range(len(names)), [str(name) for name in names], rotation=30, ha="right")
+            bars = [[a - b for a, b in zip(y, low, strict=True)], [b - a for a, b in zip(y, high, strict=True)]]
+            style = "none" if words else "-"
+            ax.errorbar(x, y, bars, color=colour, label=label, marker="o", ms=4, capsize=3, lw=1, ls=style)
         else:
-            low, high = [a - b for a, b in zip(y, half, strict=True)], [a + b for a, b in zip(y, half, strict=True)]
-            if (
-                max(y) <= 1 and made.kind == "online"
-            ):  # rates of errors cannot leave [0, 1]; intervals know nothing of it
-                low, high = [max(v, 0.0) for v in low], [min(v, 1.0) for v in high]
             online = made.kind == "online"  # the incumbent stays what it is until it changes
             ax.fill_between(x, low, high, step="post" if online else None, color=colour, alpha=0.18, lw=0)
-            ax.plot(x, y, color=colour, label=line or None, lw=1.4, drawstyle="steps-post" if online else "default")
-    if made.log == "x":
-        ax.set_xscale("log")
+            ax.plot(x, y, color=colour, label=label, lw=1.4, drawstyle="steps-post" if online else "default")
+    if made.log == "x" and not words:
+        above = [float(name) for name in names if float(name) > 0]
+        if len(above) < len(names):
+            ax.set_xscale("symlog", linthresh=min(above, default=1.0))
+        else:
+            ax.set_xscale("log")
     if made.log == "y":
         ax.set_yscale("log")
         ax.set_ylim(bottom=0.7 * min(point.mean for point in made.points if point.mean > 0))
-    if any(point.line for point in points):
+    if any(point.line or point.n == 1 for point in points):
         ax.legend(frameon=False, fontsize=8)
+
+
+def band(points: Sequence[Point]) -> tuple[list[float], list[float]]:
+    """Return the ends of the points' intervals: NaN where there is none, cut off at 0 and, of shares of 1, at 1."""
+    low, high = [p.mean - p.half for p in points], [p.mean + p.half for p in points]
+    top = 1.0 if all(p.mean <= 1 for p in points) and not any("entropy" in p.panel for p in points) else math.inf
+    return [v if math.isnan(v) else max(v, 0.0) for v in low], [v if math.isnan(v) else min(v, top) for v in high]
 
 
 def _paint_ranges(ax: Axes, made: Figure, points: Sequence[Point]) -> None:

@@ -27,6 +27,7 @@ from fedtuner.rng import stream
 from fedtuner.schedules import Score
 
 _TRIAL = 3.0  # seconds of rounds from which a problem's pace is taken
+_LEAST = 5  # parts of rounds that the trial has at least, if each is longer than that
 _GAIN = 0.85  # of a worker beside another, against one alone (docs/speed.md)
 
 
@@ -121,7 +122,8 @@ def calibrate(entries: Sequence[Entry], problem: Simulation, seconds: float = _T
     """Return the seconds that a round takes on one worker, and the processor's seconds.
 
     Clients of the first arms' first rounds work until the time is up: whole rounds where the engine does them at once,
-    else one by one. What they took is scaled by examples times epochs, theirs against those of an arm's round.
+    else one by one; in a random order, so that several arms' configurations (batch sizes above all) are among them.
+    What they took is scaled by examples times epochs, theirs against those of an arm's round.
     """
     study = entries[0].spec.study(None, 1, problem)
     setting, arms = study.setting, [study.arm(a) for a in range(study.schedule.place(0)[1].arms)]
@@ -129,11 +131,12 @@ def calibrate(entries: Sequence[Entry], problem: Simulation, seconds: float = _T
     rounds = [plan(setting, problem, arm, start) for arm in arms]
     parts = rounds if setting.engine == "batched" else [[job] for jobs in rounds for job in jobs]
     took: list[tuple[float, float, float]] = []  # by part: seconds, the processor's, and examples times epochs
-    for part in parts:
+    for place in stream(0, "calibrate").permutation(len(parts)):
+        part = parts[place]
         began, before = time.perf_counter(), time.process_time()
         work_all(setting, problem, part)
         took.append((time.perf_counter() - began, time.process_time() - before, _amount(problem, part)))
-        if sum(t for t, _, _ in took) > seconds and len(took) > 2:
+        if sum(t for t, _, _ in took) > seconds and len(took) >= _LEAST:
             break
     wall, processor, amount = (sum(column) for column in zip(*(took[1:] or took), strict=True))  # the first prepares
     a_round = fmean(_amount(problem, jobs) for jobs in rounds)

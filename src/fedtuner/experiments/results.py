@@ -12,8 +12,10 @@ import io
 import json
 import math
 import platform
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -79,14 +81,31 @@ def _theta(records: Sequence[Record], every: int) -> list[list[float]]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that results depend on."""
-    found = {"fedtuner": __version__, "python": platform.python_version()}
+    """Return the versions that results depend on; of this package in a checkout, its commit as well."""
+    found = {"fedtuner": __version__, **({"commit": commit()} if commit() else {}), "python": platform.python_version()}
     for name in ("numpy", "torch", *(["optuna"] if "optuna" in sys.modules else [])):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
     return found
+
+
+@lru_cache(maxsize=1)
+def commit() -> str:
+    """Return what ``git describe`` calls this package's checkout, "+" for changes of the package; else nothing."""
+    here = Path(__file__).resolve().parent.parent
+
+    def git(*arguments: str) -> str:
+        command = ["git", "--no-optional-locks", *arguments]
+        done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=20, check=True)
+        return done.stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", "__init__.py")  # installed into some other project's folder, it is not ours
+        return git("describe", "--always", "--abbrev=12") + ("+" if git("status", "--porcelain", "--", ".") else "")
+    except (OSError, subprocess.SubprocessError):
+        return ""
 
 
 def machine() -> dict[str, Any]:

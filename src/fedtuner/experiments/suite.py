@@ -3,7 +3,7 @@
     title = "Tuned FedAvg, with FedEx and without"
     seeds = 5                          # 0..4, or a list of them
     online = 0                         # n: test the incumbent every n rounds of an arm, too; 0: the winner alone
-    every_arm = false                  # true: test every arm that reached the end, too
+    every_arm = false                  # true: test every arm that reached its bracket's last rung, too
     columns = "data"                   # the axis that the printed table has as columns (none: a line per study)
     along = "tuning"                   # the axis whose values are compared in pairs with its first (default: the last)
     [base]                             # settings of all studies, as in a study.toml; preset = "digits" begins with one

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -19,16 +19,16 @@ def as_json(made: Comparison) -> dict[str, Any]:
     studies = [
         {
             "labels": dict(s.labels), "problem": s.problem, "target": s.target, **asdict(s.summary),
-            "errors": {str(seed): error for seed, error in s.errors.items()}, "rounds": s.rounds, "arms": s.arms,
-            "diverged": s.diverged, "paper": list(s.paper),
+            "errors": {str(seed): error for seed, error in s.errors.items()}, "rounds": s.rounds,
+            "trainings": s.trainings, "arms": s.arms, "diverged": s.diverged, "broken": s.broken,
+            "dropped": s.dropped, "paper": list(s.paper),
         }
         for s in made.studies
     ]  # fmt: skip
     pairs = [
-        {"first": p.first.name, "second": p.second.name, "seeds": list(p.seeds), "better": p.better,
-         **asdict(p.difference)}
+        {"first": p.first.name, "second": p.second.name, "seeds": list(p.seeds), **asdict(p.difference)}
         for p in made.pairs
-    ]  # fmt: skip
+    ]
     return {"metric": made.metric, "studies": studies, "pairs": pairs, "notes": list(made.notes)}
 
 
@@ -39,7 +39,11 @@ def render(made: Comparison, format: str = "text", colours: bool = False) -> str
     head, rows = (_wide if made.columns else _long)(made)
     parts = [f"{what[0].upper()}{what[1:]}{unit}: mean over seeds ± half of the 90 % interval (Student's t)"]
     parts[0] += "; in brackets the standard deviation." if made.columns else "."
+    if len(made.studies) > 1:
+        mark = "Bold" if colours or format != "text" else "A star"
+        parts[0] += f" {mark}: the lowest mean of its {'column' if made.columns else 'problem'}, sure or not."
     parts.append(table(format, head, rows, colours))
+    parts += _footers(made)
     if made.pairs:
         parts.append(
             f"Differences in pairs of the same seed along {made.pairs[0].axis!r}; negative: the second is better."
@@ -83,9 +87,9 @@ def _long(made: Comparison) -> tuple[list[str], list[list[Cell]]]:
         mean = _interval(s.mean, s.half, made.rates)
         row: list[Cell] = [study.labels.get(axis, "") for axis in axes]
         row += [str(s.n), Bold(mean) if id(study) in best else mean, _number(s.std, made.rates)]
-        row += [f"{study.rounds:.0f}", f"{study.diverged} of {study.arms}"]
+        row += [f"{study.rounds:.0f}", f"{study.trainings:.0f}", f"{study.diverged} of {study.arms}"]
         rows.append([*row, _published(study)] if with_paper else row)
-    head = [*axes, "n", "error", "std", "rounds", "diverged arms"]
+    head = [*axes, "n", "error", "std", "rounds", "trainings", "diverged arms"]
     return [*head, "paper"] if with_paper else head, rows
 
 
@@ -113,6 +117,27 @@ def _wide(made: Comparison) -> tuple[list[str], list[list[Cell]]]:
     return [name + counts.get(name, "") for name in head], rows
 
 
+def _footers(made: Comparison) -> Iterable[str]:
+    """Yield what the studies have cost and what went wrong in them: a line for each column."""
+    scopes: dict[str, list[Study]] = {}
+    for study in made.studies:
+        scopes.setdefault(study.labels.get(made.columns, ""), []).append(study)
+    for scope, kept in scopes.items():
+        rounds, trainings = _between([s.rounds for s in kept]), _between([s.trainings for s in kept])
+        diverged, arms, broken, dropped = (
+            sum(getattr(s, name) for s in kept) for name in ("diverged", "arms", "broken", "dropped")
+        )
+        yield (
+            f"{scope + ': ' if scope else ''}{rounds} rounds and {trainings} local trainings a study; "
+            f"{diverged} of {arms} arms diverged; {broken} updates were broken, {dropped} reports dropped."
+        )
+
+
+def _between(values: Sequence[float]) -> str:
+    low, high = f"{min(values):,.0f}", f"{max(values):,.0f}"
+    return low if low == high else f"{low} to {high}"
+
+
 def _pair_rows(made: Comparison) -> tuple[list[str], list[list[Cell]]]:
     axis = made.pairs[0].axis
     others = [a for a in dict.fromkeys(a for p in made.pairs for a in p.first.labels) if a != axis]
@@ -121,7 +146,7 @@ def _pair_rows(made: Comparison) -> tuple[list[str], list[list[Cell]]]:
         d = pair.difference
         row: list[Cell] = [pair.first.labels.get(a, "") for a in others]
         row += [f"{pair.second.labels[axis]} against {pair.first.labels[axis]}", str(d.n)]
-        row += [_interval(d.mean, d.half, made.rates, sign=True), f"{pair.better} of {d.n}", _p(d.t), _p(d.wilcoxon)]
+        row += [_interval(d.mean, d.half, made.rates, sign=True), f"{d.better} of {d.n}", _p(d.t), _p(d.wilcoxon)]
         rows.append(row)
     return [*others, axis, "n", "difference", "better on", "p (t)", "p (signed ranks)"], rows
 

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtuner.errors import SpecError
+from fedtuner.experiments.statistics import LEVEL, quantile
 from fedtuner.fedex import Belief, Floats, choose, exponentiate, uniform
 from fedtuner.rng import Generator, stream
 
@@ -318,3 +319,16 @@ def rate(tau: Sequence[int], excess: Floats) -> NDArray[np.float64]:
     x = np.log(np.asarray(tau, dtype=float))
     x = x - x.mean()
     return np.asarray(x @ np.log(np.maximum(excess, 1e-12)) / (x @ x))
+
+
+def straightness(tau: Sequence[int], excess: Floats, level: float = LEVEL) -> float:
+    """Return half the interval of the mean exponent that the line's own misfit leaves, whatever the seeds agree on.
+
+    It is the regression's, of the mean log excess over seeds; a curve that bends has a wide one.
+    """
+    x = np.log(np.asarray(tau, dtype=float))
+    x = x - x.mean()
+    y = np.log(np.maximum(excess, 1e-12)).mean(axis=1)
+    misfit = y - y.mean() - (x @ y) / (x @ x) * x
+    freedom = len(x) - 2
+    return float(quantile((1 + level) / 2, freedom) * math.sqrt(misfit @ misfit / freedom / (x @ x)))
