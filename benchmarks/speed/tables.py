@@ -60,8 +60,14 @@ def summary(kept: dict[str, Any]) -> str:
 
 
 def growth(kept: dict[str, Any]) -> str:
-    """Overhead, start and growth."""
-    lines, overhead = [_row(("", "measured")), _row(["---"] * 2)], kept["overhead"]
+    """A whole study, overhead, start and growth."""
+    lines, overhead, study = [_row(("", "measured")), _row(["---"] * 2)], kept["overhead"], kept["study"]
+    name = (
+        f"halving around FedEx, small CNN, MNIST by writer: {study['rounds']} rounds, at most {study['longest']} an arm"
+    )
+    lines.append(
+        _row((name, f"{study['ours']:.0f} s; naive {study['naive']:.0f} s: {study['ratio']:.1f} times as long"))
+    )
     lines.append(_row(("a round of 10 trivial clients", f"{overhead['ours']:.1f} ms")))
     if overhead["flower"]:
         lines.append(_row(("the same in Flower's simulation engine", f"{overhead['flower']:.0f} ms")))

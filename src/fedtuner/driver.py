@@ -32,8 +32,11 @@ def run(study: Study, progress: bool | Show | None = None, label: str = "tuning"
         store = Store(study.path, study.describe(), room)
         study.states, study.records = store.states, store.records
         study.arms |= store.proposals
+    # Where rounds are dear, each is on disk as soon as it is done, and whoever runs us (Flower) has its own way to end.
+    dear = study.problem.dear
+    shown = True if progress is None and dear else progress
     try:
-        with showing(progress, label) as show, stoppable() as stop, opened(study) as executor:
+        with showing(shown, label) as show, stoppable(not dear) as stop, opened(study) as executor:
             Driver(study, store, executor, show, stop).run()
         if store is not None:
             store.finish(study.result())

@@ -109,12 +109,13 @@ def _lines(label: str, out: TextIO, every: float = 5.0) -> Show:
 
 
 @contextmanager
-def stoppable() -> Iterator[Callable[[], bool]]:
+def stoppable(ours: bool = True) -> Iterator[Callable[[], bool]]:
     """Yield whether Ctrl-C (or a request to terminate) has come; a second one interrupts at once.
 
-    Only the main thread can catch signals; elsewhere nothing stops.
+    Only the main thread can catch signals; elsewhere nothing stops. Where signals are not ``ours``, they stay with
+    whoever has them.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if not ours or threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
     asked = False

@@ -125,8 +125,9 @@ def _print_evaluations(console: Any, evaluations: Mapping[str, Any], longest: in
 
     table = Table("error over all clients", "global", "personalized", box=None, pad_edge=False, header_style="dim")
     errors = [
-        float(v) for kept in evaluations.values() for k, e in kept.items() if k.endswith(" error") for v in e.values()
-    ]
+        float(e[side]) for kept in evaluations.values() for k, e in kept.items() if k.endswith(" error")
+        for side in ("global", "personalized")
+    ]  # fmt: skip
     rates = all(e <= 1 for e in errors if math.isfinite(e))  # a regression's errors are in units of their own
     notes = {"tuned": "", "untuned": f" (the method's default, {longest} rounds)"}
     for name, kept in evaluations.items():
@@ -134,6 +135,7 @@ def _print_evaluations(console: Any, evaluations: Mapping[str, Any], longest: in
             split, config, metric = key.split(" ")
             if metric == "error":
                 how = f"{name}{notes[name]}, {split}" + (", sampled configurations" if config == "sample" else "")
+                how += f" (missing clients: {value['missing']})" if "missing" in value else ""
                 table.add_row(how, *(_error(float(value[side]), rates) for side in ("global", "personalized")))
     console.print(table)
 

@@ -294,7 +294,7 @@ def template() -> str:
     about = {
         "k": "candidates per arm",
         "eps": "size of the neighbourhood they are drawn from",
-        "step": "or adaptive, constant",
+        "step": "or adaptive, constant, none (theta stays uniform)",
         "metric": "or loss: what moves theta",
         "cutoff": "stop moving theta below this entropy",
         "signal": "or improvement: after minus before local training",

@@ -123,7 +123,8 @@ class Study:
         """Return the winner's mean error over all clients: of the server's model, and after each client's fine-tuning.
 
         Clients fine-tune with the mode of theta, or (``config="sample"``) each with its own draw from theta. It is
-        NaN where no client has examples. With a store the answer is kept.
+        NaN where no client has examples. With a store the answer is kept. If clients that are known did not answer (a
+        fleet's may be away), ``missing`` says how many, and the next call asks again.
         """
         for name, value, known in (
             ("split", split, SPLITS),
@@ -134,7 +135,7 @@ class Study:
                 raise SpecError(f"{name} = {value!r}, but must be one of {known}{suggest(value, known)}")
         file, key = self.path and self.path / "evaluations.json", f"{split} {config} {metric}"
         kept: dict[str, dict[str, float]] = read_json(file) if file and file.exists() else {}
-        if key not in kept:
+        if key not in kept or "missing" in kept[key]:
             kept[key] = self._evaluate(split, config, metric)
             if file:
                 write_json(file, kept)
@@ -158,9 +159,11 @@ class Study:
             before, after = zip(*executor.assess(jobs), strict=True)
         finally:
             executor.close()
+        missing = getattr(executor, "missing", 0)
         return {
             "global": float(getattr(mean(before), metric)),
             "personalized": float(getattr(mean(after), metric)),
+            **({"missing": missing} if missing else {}),
         }
 
     def describe(self) -> dict[str, Any]:

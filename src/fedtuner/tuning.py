@@ -19,6 +19,8 @@ from fedtuner.schedules import Schedule, halving, random_search
 from fedtuner.space import Space
 from fedtuner.study import Study
 
+_TOLD = {"server-round", "split"}  # beside their hyperparameters, to clients that train by code of their own
+
 
 def tune(
     problem: Federation,
@@ -41,9 +43,9 @@ def tune(
     ``space`` is by default the method's own (the paper's) with what the model has; ``fedex=None`` leaves the client's
     hyperparameters to the schedule alone; ``schedule`` is by default the paper's halving of 2000 rounds. With a
     ``store`` the study continues when the same call is made again. ``workers`` is by default one per core; the result
-    does not depend on it. ``progress=True`` prints lines where there is no terminal for a bar. ``engine`` is by default
-    ``batched`` for small networks that it covers, else ``sequential``. ``sampler`` proposes the arms: uniform draws, or
-    ``samplers.optuna("tpe")``, which learns from finished ones.
+    does not depend on it. ``progress=True`` prints lines where there is no terminal for a bar, as a fleet does without
+    being asked. ``engine`` is by default ``batched`` for small networks that it covers, else ``sequential``.
+    ``sampler`` proposes the arms: uniform draws, or ``samplers.optuna("tpe")``, which learns from finished ones.
     """
     study = prepare(
         problem, space, method, fedex, schedule, cohort, target, seed, store, workers, cohorts, engine, sampler
@@ -113,6 +115,8 @@ def _on_the_server(method: Method, space: Space | None) -> tuple[Method, Space]:
         )
     if space is None:
         raise SpecError("these clients train by code of their own: give space= with the hyperparameters that it reads")
+    for name in _TOLD & space.client.keys():
+        raise SpecError(f"client.{name}: clients that train by code of their own are told {name!r} besides: rename it")
     return replace(method, client={}), space
 
 

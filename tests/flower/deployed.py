@@ -10,7 +10,7 @@ from typing import Any
 from safetensors.numpy import load_file
 
 import fedtuner as ft
-from fedtuner.flower.fleet import client_number
+from fedtuner.flower.hello import client_number
 from toys import SPACE, TESTS, clients, remembering
 
 CLIENTS = clients(3)
@@ -46,6 +46,7 @@ def check(log: str, store: Path) -> None:
     rounds = [json.loads(line) for line in (store / "journal.jsonl").read_text().splitlines()]
     assert len(rounds) == result["rounds_used"] == 3
     assert all(record["clients"] == 3 and not record["dropped"] for record in rounds)
+    assert re.search(r"tuning: \d+/3 rounds", log)  # progress shows in the stream without being asked for
     shown = re.search(r"accuracy: (\S+) with", log)
     assert shown
     assert float(shown.group(1)) == 1 - result["score"]

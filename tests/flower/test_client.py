@@ -105,7 +105,8 @@ def test_every_drawn_value_reaches_the_apps_own_code():
     asked = []
     for message in grid.work_sent():
         about = message.content.config_records["fedtuner"]
-        config = dict(study.arm(about["arm"]).candidates[about["candidate"]]) | {"split": "valid"}
+        drawn = study.arm(about["arm"]).candidates[about["candidate"]]
+        config = {**drawn, "split": "valid", "server-round": about["round"] + 1}
         asked += [(kind, message.metadata.dst_node_id - 1000, config) for kind in ("evaluate", "train", "evaluate")]
     assert seen == asked
     assert {type(v) for _, _, c in seen for v in c.values()} == {float, int, str, bool}
@@ -139,6 +140,24 @@ def test_what_the_app_says_becomes_the_round():
     assert record.error_after == pytest.approx(np.average([v for _, v in errors], weights=[n for n, _ in errors]))
     weights = study.problem.record(study.best.model).to_numpy_ndarrays()
     assert [(w.shape, w.dtype) for w in weights] == [(a.shape, a.dtype) for a in FIRST]
+
+
+def test_names_that_every_client_is_told_are_refused_as_hyperparameters():
+    seen: Seen = []
+    tune(grid_of(ft.flower.tuned(plain_app(seen))))
+    told = set(seen[0][2]) - set(SPACE.client)
+    assert told == {"split", "server-round"}
+    for name in told:
+        with pytest.raises(SpecError, match=f"client.{name}: .* are told '{name}' besides: rename it"):
+            tune(MemoryGrid(), space=ft.Space(client={**SPACE.client, name: ft.Int(1, 2)}))
+
+
+def test_an_app_of_the_older_kind_is_refused_at_once():
+    from flwr.client import NumPyClient
+
+    for app in (ClientApp(lambda context: NumPyClient().to_client()), NumPyClient()):
+        with pytest.raises(SpecError, match=r"Flower's Message API\), not a client_fn or a NumPyClient"):
+            ft.flower.tuned(app)  # type: ignore[arg-type]
 
 
 def test_full_information_is_collected_too():
@@ -290,7 +309,7 @@ def test_only_the_servers_part_of_a_method_is_used():
 
 def test_untuned_leaves_the_app_its_own_defaults():
     def train(message: Message) -> dict[str, Any]:
-        assert set(message.content["config"]) <= {"split", "lr", *SPACE.client}
+        assert set(message.content["config"]) <= {"split", "server-round", "lr", *SPACE.client}
         return echo(message)
 
     study = tune(grid_of(ft.flower.tuned(fixed_app(train, good()))))

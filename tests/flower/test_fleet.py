@@ -29,7 +29,7 @@ import toys
 from fedtuner import store as stores
 from fedtuner.errors import FleetError, SpecError
 from fedtuner.flower import dispatch, fleet
-from fedtuner.flower.fleet import client_number, natural
+from fedtuner.flower.hello import client_number, natural
 from fedtuner.testing.toys import quadratics
 
 CLIENTS = toys.clients(6)
@@ -321,8 +321,10 @@ def test_a_client_that_never_answers_is_dropped_at_the_deadline():
     grid = grid_of()
     grid.faults[1002] = lambda reply: None
     study = tune(grid, fleet_of(grid, deadline=0.1))
+    asked = sum(m.metadata.dst_node_id == 1002 for m in grid.work_sent())
     assert study.problem.faults == {"timeout": sum(r.dropped for r in study.history)}
-    same(study, deaf())
+    assert 0 < asked == study.problem.faults["timeout"] <= 4  # once by each arm: it owes these answers
+    assert study.rounds_used == ROUNDS
 
 
 def test_a_late_reply_is_dropped_and_counted():
@@ -337,7 +339,7 @@ def test_a_late_reply_is_dropped_and_counted():
 
     grid.on_push = next_round
     study = tune(grid, fleet_of(grid, deadline=0.08))
-    same(study, deaf())
+    assert study.rounds_used == ROUNDS
     assert study.problem.faults["timeout"] == sum(r.dropped for r in study.history)
     assert 0 < study.problem.faults["late"] <= study.problem.faults["timeout"]
 
@@ -529,6 +531,7 @@ def test_two_nodes_with_one_id_are_one_client(caplog):
         (ft.flower.client_app(toys.Softmax(features=4), lambda context: CLIENTS[0]), "its model has 16 entries, the s"),
         (ft.flower.tuned(ClientApp()), "is made by tuned, but this server needs one made by client_app"),
         (ft.flower.client_app(toys.Softmax(), lambda context: replace(CLIENTS[0], id=2.5)), "its id is 2.5"),
+        (ft.flower.client_app(toys.Softmax(), lambda context: CLIENTS[0], secure=True), "client_app with no secure="),
         (ft.flower.client_app(toys.Softmax(), lambda context: None), "AttributeError"),  # type: ignore[arg-type,return-value]
     ],
 )

@@ -32,7 +32,7 @@ from fedtuner.flower.messages import (
     report_of,
 )
 from fedtuner.flower.model import Arrays
-from fedtuner.flower.replies import TIMES, agreeing, bounded
+from fedtuner.flower.replies import TIMES, Fitting, bounded
 from fedtuner.methods.base import Job, Update
 from fedtuner.task import Metrics
 
@@ -185,9 +185,24 @@ def test_a_liar_among_honest_clients_weighs_at_most_ten_of_them(honest, lie):
 def test_vectors_that_differ_from_most_are_left_out():
     usual, odd = {"control": np.zeros(4, np.float32)}, {"control": np.zeros(3, np.float32)}
     reports = [report(extra=odd), None, report(extra=usual), report(extra=usual), report()]
-    assert agreeing(reports) == [None, None, reports[2], reports[3], None]
+    tried = []
+
+    def aggregate(one: Report) -> None:
+        tried.append(one)
+        one.update.extra["control"]
+
+    fitting = Fitting()
+    kept, out = fitting(reports, {}, aggregate)
+    assert kept == [None, None, reports[2], reports[3], None]
+    assert list(out) == [0, 4]
+    assert out[0] == "its vectors are unlike the other clients'"
+    assert out[4] == "its vectors cannot be aggregated (KeyError: 'control')"
+    assert len(tried) == 3  # one of each kind
     alike = [report(extra=usual), None]
-    assert agreeing(alike) == alike
+    assert fitting(alike, {}, aggregate) == (alike, {})
+    assert len(tried) == 3  # a kind is tried once, beside the same slots
+    fitting(alike, usual, aggregate)
+    assert len(tried) == 4
 
 
 # Arrays of an app

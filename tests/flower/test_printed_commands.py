@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 def printed(containing: str, folder: Path) -> tuple[list[list[str]], str, int]:
     """Return the commands of the page's block with this text, the entry for config.toml, and the SuperLink's port."""
     (block,) = [text for text in blocks(PAGE, "sh") if containing in text]
-    (entry,) = blocks(PAGE, "ini")
+    (entry,) = [text for text in blocks(PAGE, "ini") if ("insecure" in text) == ("--insecure" in containing)]
     ports = {number: str(free_port()) for number in ("9091", "9101", "9102", "9103")}
     for number, free in ports.items():
         block, entry = block.replace(number, free), entry.replace(number, free)
@@ -59,7 +59,7 @@ def test_supernodes(tmp_path: Path) -> None:
     net.port = port
     try:
         start_all(net, commands, entry)
-        check(net.finish(), tmp_path / "runs" / "quickstart")  # a relative store lies where the SuperLink was started
+        check(net.finish(), tmp_path / "runs" / "devices")  # a relative store lies where the SuperLink was started
     finally:
         net.stop()
     assert "flwr-clientapp" in net.imported_torch()  # the watch sees it where it is used
@@ -70,11 +70,11 @@ def test_tls(tmp_path: Path) -> None:
     commands, entry, port = printed("--enable-supernode-auth", tmp_path)
     keys = tmp_path / "keys"
     tls = Certificates(keys / "ca.crt", keys / "server.crt", keys / "server.key")
-    net = Network(tmp_path, 1, tls, False, Path(sys.executable).parent, ())
+    net = Network(tmp_path, 3, tls, False, Path(sys.executable).parent, ())
     net.port = port
-    entry = entry.replace("insecure = true", f'root-certificates = "{keys / "ca.crt"}"')
     try:
-        start_all(net, commands, entry)
+        start_all(net, commands, entry.replace("/path/to/keys", str(keys)))
+        check(net.finish(), tmp_path / "runs" / "tls")
     finally:
         net.stop()
     assert not marked(net.mark)

@@ -184,12 +184,106 @@ def test_a_client_that_drops_out_at_any_stage_is_missing_from_the_sum(stage):
 def test_too_many_who_drop_out_are_no_sum_and_then_an_error():
     grid = grid_of()
     grid.faults = dict.fromkeys([1001, 1002, 1003, 1004], error)
-    with pytest.raises(FleetError, match="the secure sum failed 3 times"):
+    with pytest.raises(FleetError, match=r"the secure sum failed 3 times; the last: node 100\d: the phone is full"):
         tune(grid, schedule=ft.random_search(budget=5, longest=5))
     few = grid_of()
     few.online = {1000, 1001}
     with pytest.raises(FleetError, match="a secure sum needs 3 clients, but 2 are there"):
         tune(few, fleet_of(few, least=2))
+
+
+@given(
+    st.integers(3, 1000),
+    st.one_of(st.floats(0.01, 1), st.integers(3, 50)),
+    st.one_of(st.floats(0.01, 1), st.integers(3, 50)),
+)
+def test_more_than_half_of_the_shares_and_never_fewer_than_three_unmask(clients, shares, threshold):
+    made, needed = SecAgg(shares=shares, threshold=threshold).split(clients)
+    assert 3 <= made <= clients
+    assert made == clients or made % 2
+    assert needed >= max(3, made // 2 + 1)
+    assert needed >= (threshold if isinstance(threshold, int) else threshold * made - 1e-6)
+
+
+def test_no_sum_of_two_comes_out():
+    """One of three drops out after the keys are shared: Flower's own threshold would add up the other two."""
+    grid = grid_of()
+    trips = [0]
+
+    def drop(reply: Message) -> Message:
+        trips[0] += 1
+        return error(reply) if trips[0] % 3 == 0 else reply  # at the masked vector
+
+    grid.faults[1002] = drop
+    grid.online = {1000, 1001, 1002}
+    with pytest.raises(FleetError, match="the secure sum failed 3 times; the last: node 1002: the phone is full"):
+        tune(grid, fleet_of(grid, least=3), cohort=3)
+
+
+def test_a_threshold_that_cannot_be_met_is_told():
+    grid = grid_of()
+    with pytest.raises(
+        FleetError, match=r"7 shares are needed to unmask, but a key has 5 with 5 clients: lower SecAgg"
+    ):
+        tune(grid, fleet_of(grid, secure=replace(RANGES, threshold=7)))
+
+
+def test_where_all_fail_at_once_the_reason_is_told():
+    grid = grid_of()
+    grid.faults = dict.fromkeys(grid.apps, error)
+    with pytest.raises(FleetError, match=r"the secure sum failed 3 times; the last: node 100\d: the phone is full"):
+        tune(grid)
+
+
+def test_a_client_without_secure_aggregation_is_refused():
+    grid = MemoryGrid()
+    grid.add(ft.flower.client_app(toys.Softmax(), lambda context: CLIENTS[0]))
+    with pytest.raises(FleetError, match="was made without it, but this server's Fleet needs client_app with secure=T"):
+        tune(grid, fleet_of(grid, wait=0.1))
+
+
+def test_who_leaves_joins_and_restarts_is_seen_between_rounds():
+    grid = grid_of()
+    late = grid.add(ft.flower.client_app(toys.Softmax(), lambda context: replace(CLIENTS[0], id="late"), secure=True))
+    reborn = grid.add(grid.apps[1003])
+    grid.online -= {late, reborn}
+    rounds: list[set[int]] = []
+
+    def churn(message: Message) -> None:
+        if "fitins.config" in message.content.config_records:
+            round = json.loads(str(message.content.config_records["fitins.config"]["fedtuner"]))["round"]
+            while len(rounds) <= round:
+                rounds.append(set())
+            rounds[round].add(message.metadata.dst_node_id)
+            if round == 1:
+                grid.online = (grid.online | {late, reborn}) - {1003}
+            if round == 2:
+                grid.online -= {1002}
+
+    grid.on_push = churn
+    problem = fleet_of(grid, least=3, deadline=0.4)
+    tune(grid, problem, cohort=10, schedule=ft.random_search(budget=6, longest=6))
+    assert rounds[0] == set(range(1000, 1006))
+    assert rounds[-1] == {1000, 1001, 1004, 1005, late, reborn}
+    assert problem.population == 7
+    assert problem.faults["left"] == 2
+
+
+def test_an_evaluation_of_many_is_several_sums(monkeypatch):
+    grid = grid_of()
+    study = tune(grid, fleet_of(grid, least=3))
+    whole = study.evaluate("test")
+    sent = len(grid.sent)
+    with monkeypatch.context() as patch:
+        patch.setattr("fedtuner.flower.secure.MOST", 3)
+        assert study._evaluate("test", "mode", "error") == pytest.approx(whole, abs=1e-4)
+    setups = [
+        m.content.config_records["secaggplus_configs"].get("sample_num") for m in grid.sent[sent:]
+        if m.metadata.message_type == "train"
+    ]  # fmt: skip
+    assert [n for n in setups if n] == [3] * 6
+    grid.online -= {1005}
+    assert study._evaluate("test", "mode", "error")["missing"] == 1
 
 
 def test_an_update_that_breaks_adds_nothing_to_the_model_and_the_worst_to_theta():
@@ -220,6 +314,7 @@ def test_a_study_with_masks_continues(tmp_path):
         ({"method": ft.methods.scaffold}, "method = scaffold, .* use one of fedavg, fedprox, reptile"),
         ({"method": ft.methods.feddyn}, "method = feddyn"),
         ({"cohort": 2}, "cohort = 2, but a secure sum needs 3 clients"),
+        ({"cohort": 1001}, "cohort = 1001, but a secure sum holds 1000 clients at most"),
         ({"fedex": ft.FedEx(k=3, tries="all")}, "fedex.tries = all"),
     ],
 )
@@ -234,6 +329,15 @@ def test_what_sums_cannot_carry_is_refused_before_the_work(changed, why, tmp_pat
 def test_settings_that_make_no_sense():
     with pytest.raises(SpecError, match="clip = 0"):
         SecAgg(clip=0)
+    for changed, what in (
+        ({"shares": 2}, "shares = 2"),
+        ({"shares": 1.5}, "shares = 1.5"),
+        ({"shares": True}, "shares = True"),
+        ({"threshold": 0.0}, "threshold = 0.0"),
+        ({"threshold": 2}, r"threshold = 2, but must be a part such as 0.6, or a whole number >= 3"),
+    ):
+        with pytest.raises(SpecError, match=what):
+            SecAgg(**changed)  # type: ignore[arg-type]
     with pytest.raises(SpecError, match="secure aggregation needs a task"):
         ft.flower.Fleet(MemoryGrid(), [np.zeros(3)], secure=SecAgg())
 

@@ -49,7 +49,8 @@ def test_sklearn(net: Network, tmp_path: Path) -> None:
 
 def test_quickstart_by_the_printed_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (block,) = [text for text in blocks(PAGE, "sh") if "num-supernodes=" in text]
-    export, run = (shlex.split(line) for line in block.splitlines())
+    activate, export, run = (shlex.split(line) for line in block.splitlines())
+    assert activate == [".", ".venv-flower/bin/activate"]  # what bin= does here
     name, _, value = export[1].partition("=")
     net = Network(tmp_path, 3, None, True, ENVIRONMENT / "bin", ())
     net.connection = "local"  # a SuperLink that ``flwr run`` starts by itself
@@ -63,7 +64,7 @@ def test_quickstart_by_the_printed_commands(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "examples").symlink_to(EXAMPLES)
     try:
         net.start("run", *run, home="user")
-        check(net.finish(), tmp_path / "runs" / "quickstart")
+        check(net.finish(), tmp_path / "runs" / "simulated")
     finally:
         net.stop()
     assert not marked(net.mark), "processes of the network are left"

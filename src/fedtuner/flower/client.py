@@ -17,12 +17,11 @@ from fedtuner import methods
 from fedtuner.arm import work
 from fedtuner.errors import ClientError, SpecError, suggest
 from fedtuner.federation import Client, Simulation, Try
+from fedtuner.flower import hello
 from fedtuner.flower.messages import (
-    ABOUT,
     ARRAYS,
     CLIENT,
     HELLO,
-    VERSION,
     WORK,
     Flat,
     Order,
@@ -64,8 +63,8 @@ def client_app(
         return method or method_named(name)
 
     @app.query(_ACTION)
-    def hello(message: Message, context: Context) -> Message:
-        return _hello(message, data(context).id, task.size)
+    def greeted(message: Message, context: Context) -> Message:
+        return hello.answer(message, data(context).id, task.size, secure)
 
     if secure:
         secure_train(app, task, data, find, secret)
@@ -112,12 +111,18 @@ def tuned(
 
     A round is three calls: evaluate (the server's model), train, evaluate (the client's). Each sees the model in
     ``message.content["arrays"]`` and, in ``message.content["config"]``, the client hyperparameters drawn for it under
-    their names in the study's space, and ``split``. Train returns ``arrays`` and the metric ``num-examples``, |T|;
-    evaluate the metrics ``eval_loss``, ``eval_acc`` and ``num-examples``, |V|: other names are given here. ``error``
-    names a metric that is the error; with neither that nor an accuracy the loss is. ``splits`` has ``"test"`` if
-    evaluate chooses its data by ``config["split"]``. ``id`` gives what the client is known by, also after a restart;
-    by default it is the node's ``partition-id``. Messages that are not fedtuner's go to the app as ever.
+    their names in the study's space, ``server-round`` and ``split``. Train returns ``arrays`` and the metric
+    ``num-examples``, |T|; evaluate the metrics ``eval_loss``, ``eval_acc`` and ``num-examples``, |V|: other names are
+    given here. ``error`` names a metric that is the error; with neither that nor an accuracy the loss is. ``splits``
+    has ``"test"`` if evaluate chooses its data by ``config["split"]``. ``id`` gives what the client is known by, also
+    after a restart; by default it is the node's ``partition-id``. Messages that are not fedtuner's go to the app as
+    ever. What the functions leave in ``context.state`` is seen by all arms and candidates alike.
     """
+    if not isinstance(app, ClientApp) or getattr(app, "_call", None) is not None:  # what a client_fn leaves in the app
+        raise SpecError(
+            "tuned takes a ClientApp with @app.train() and @app.evaluate() functions (Flower's Message API), not a "
+            "client_fn or a NumPyClient: move their code into such functions"
+        )
     names = _Names(loss, accuracy, error, examples, arrays, config)
     return _Tuned(app, names, ("valid", *splits), id or _partition)
 
@@ -143,7 +148,7 @@ class _Tuned(ClientApp):
         """Do fedtuner's work, or pass the message on."""
         kind = message.metadata.message_type
         if kind == HELLO:
-            return _hello(message, self._id(context), None)
+            return hello.answer(message, self._id(context), None)
         return self._work(message, context) if kind == WORK else self._app(message, context)
 
     def _work(self, message: Message, context: Context) -> Message:
@@ -195,7 +200,8 @@ class _Calls:
         message = copy.deepcopy(self._message)
         self._message.content = original
         message.metadata.message_type = kind
-        config: Any = {**plain(drawn), "split": self._order.split}
+        # The last two as Flower's own strategies send it, and for splits=; a study refuses hyperparameters so named.
+        config: Any = {**plain(drawn), "server-round": self._order.round + 1, "split": self._order.split}
         message.content = RecordDict({names.arrays: copy.deepcopy(model), names.config: ConfigRecord(config)})
         reply = self._app(message, self._context)
         if reply.has_error():
@@ -207,13 +213,6 @@ class _Calls:
         if name not in metrics:
             raise ClientError(f"{where} returned no metric {name!r}, only {sorted(metrics)}: see tuned(app, ...)")
         return metrics[name]
-
-
-def _hello(message: Message, id: str | int, size: int | None) -> Message:
-    known: Any = {"version": VERSION, "id": id.item() if isinstance(id, np.generic) else id, "own_code": size is None}
-    return Message(
-        RecordDict({ABOUT: ConfigRecord(known if size is None else known | {"size": size})}), reply_to=message
-    )
 
 
 def _partition(context: Context) -> str | int:

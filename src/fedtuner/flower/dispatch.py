@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from flwr.app import Message
 
-from fedtuner.arm import Arm, Setting, State, begin, finish, plan
+from fedtuner.arm import Arm, Setting, State, aggregate, begin, finish, plan
 from fedtuner.errors import FleetError
 from fedtuner.executors import Assessment, Leg, Progress
 from fedtuner.federation import Report
 from fedtuner.flower.messages import WORK, MalformedError, job_content, reason_of, report_of
 from fedtuner.flower.post import Letter
-from fedtuner.flower.replies import agreeing, bounded
+from fedtuner.flower.replies import Fitting, bounded
 from fedtuner.memory import memory_of, recall
 from fedtuner.methods.base import Job
 from fedtuner.task import Metrics
@@ -80,6 +80,8 @@ class Dispatch:
 
     def __init__(self, fleet: Fleet, setting: Setting, folder: Path) -> None:
         self._fleet, self._setting, self._folder = fleet, setting, folder
+        self._fitting = Fitting()
+        self.missing = 0  # clients of whom the last evaluation has nothing
 
     def advance(self, legs: Sequence[Leg], stop: Callable[[], bool]) -> Iterator[Progress]:
         """Do all legs at once; on ``stop`` the rounds under way are left: they are done again when it goes on."""
@@ -112,9 +114,12 @@ class Dispatch:
         self._send([(trip, place) for place in range(len(todo))])
         while not trip.over:
             self._fleet.rest(self._receive())
-        reports = self._arrived(trip)
-        if not any(reports):
+        self._end(trip)
+        reports = self._bound(trip)
+        answered = sum(r is not None for r in reports)
+        if not answered:
             raise FleetError(f"no client answered an evaluation: {trip.last_fault or 'the deadline passed'}")
+        self.missing = self._fleet.population - answered
         nothing = Metrics(math.nan, math.nan, 0)
         return [(nothing, nothing) if r is None else (r.before, r.after) for r in reports]
 
@@ -186,18 +191,31 @@ class Dispatch:
         job = key.trip.jobs[key.place]
         self._fleet.fault(kind, f"{key}: {why}", arm=job.arm, round=job.round + 1, client=key.client)
 
-    def _arrived(self, trip: _Trip) -> list[Report | None]:
-        """Return what a trip has brought, as far as it is believed."""
+    def _end(self, trip: _Trip) -> None:
+        """Wait no longer for those who have not answered."""
         late = [_key(self._fleet, trip, place) for place in trip.away]
         self._fleet.post.give_up(late)
         for key in late:
             self._lose(key, "timeout", f"no answer in {self._fleet.deadline:g} s")
-        fitting = agreeing(trip.reports)
-        kept = bounded(fitting, self._fleet.most_examples)
-        for place, (report, fits, weighs) in enumerate(zip(trip.reports, fitting, kept, strict=True)):
-            if report is not None and fits is None:
-                self._lose(_key(self._fleet, trip, place), "malformed", "its vectors are unlike the other clients'")
-            elif report is not weighs and report is not None and weighs is not None:
+
+    def _fit(self, lane: _Lane, trip: _Trip) -> None:
+        """Leave out the reports whose vectors the aggregation cannot use."""
+
+        def alone(report: Report) -> None:
+            for name, v in report.update.extra.items():
+                if v.shape not in ((self._fleet.task.trainable,), (self._fleet.task.size,)):
+                    raise ValueError(f"{name!r} has shape {v.shape}, not the model's")
+            aggregate(self._setting, self._fleet, lane.arm, lane.state, [report])
+
+        trip.reports, out = self._fitting(trip.reports, lane.state.slots, alone)
+        for place, why in out.items():
+            self._lose(_key(self._fleet, trip, place), "malformed", why)
+
+    def _bound(self, trip: _Trip) -> list[Report | None]:
+        """Return what a trip has brought, with weights as far as they are believed."""
+        kept = bounded(trip.reports, self._fleet.most_examples)
+        for place, (report, weighs) in enumerate(zip(trip.reports, kept, strict=True)):
+            if report is not weighs and report is not None and weighs is not None:
                 sizes = f"{report.examples} and {report.before.count} examples count as {weighs.examples} and "
                 sizes += f"{weighs.before.count}: if they are true, set most_examples="
                 key = _key(self._fleet, trip, place)
@@ -206,7 +224,9 @@ class Dispatch:
 
     def _fold(self, lane: _Lane, trip: _Trip) -> Progress | None:
         """Fold the round that has come to its end; one in which nobody reported is sent again, and uses no budget."""
-        reports = self._arrived(trip)
+        self._end(trip)
+        self._fit(lane, trip)
+        reports = self._bound(trip)
         lane.trip = None
         if not any(reports):
             lane.empty += 1

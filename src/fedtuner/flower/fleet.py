@@ -13,7 +13,6 @@ import io
 import json
 import logging
 import math
-import re
 import time
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
@@ -23,21 +22,22 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from fedtuner.arm import Setting
 from fedtuner.errors import FleetError, SpecError
 from fedtuner.executors import Executor
 from fedtuner.fedex import FedEx
+from fedtuner.flower import hello
 from fedtuner.flower.dispatch import Dispatch
-from fedtuner.flower.messages import ABOUT, HELLO, VERSION, Flat, Wire, reason_of
+from fedtuner.flower.hello import Terms, client_number, natural
+from fedtuner.flower.messages import HELLO, Flat, MalformedError, Wire
 from fedtuner.flower.model import Arrays
 from fedtuner.flower.post import Letter, Post
 from fedtuner.flower.secure import SecAgg, check
 from fedtuner.flower.secure_rounds import SecureRounds
 from fedtuner.methods.base import Method
-from fedtuner.rng import number
 from fedtuner.store import replace_file
 from fedtuner.task import Task, Vector
 
@@ -65,9 +65,10 @@ class Fleet:
     A round begins when ``least`` clients are there (by default the study's cohort) and ends after ``deadline`` seconds
     at the latest, counted from sending: who has not answered by then is dropped. A node does one job at a time and all
     arms of a rung send at once, so give time for as many jobs as there are arms. With fewer than ``least`` clients it
-    is waited for up to ``wait`` seconds. ``most_examples`` bounds the weight of one client in a round, |T| and |V|
-    each; by default it is ten times the median of the round's. ``worst_error`` is for models given as arrays: infinity
-    where the app's error is no rate. ``secure`` sends updates and losses through secure aggregation.
+    is waited for up to ``wait`` seconds. Who was dropped gets no more work before its answer, or until its message has
+    run out: rounds begin without it. ``most_examples`` bounds the weight of one client in a round, |T| and |V| each; by
+    default it is ten times the median of the round's. ``worst_error`` is for models given as arrays: infinity where the
+    app's error is no rate. ``secure`` sends updates and losses through secure aggregation.
     """
 
     dear = True
@@ -101,10 +102,13 @@ class Fleet:
         self.most_examples, self.secure = most_examples, secure
         self.faults: Counter[str] = Counter()  # what went wrong, by kind
         self.grid = grid
+        self._terms = Terms(self.task.size, self.own_code, secure is not None)
         # Longer than the deadline: a device's clock may be wrong, and what comes late should be counted as such.
         self.post = Post(grid, 2 * deadline + 60)
         self._cohort: int | None = None
         self._book: Path | None = None
+        self._roll: Path | None = None  # where the ids of all that were ever met are kept
+        self._kept = 0  # how many of them are
         self._online: set[int] = set()
         self._members: dict[int, int] = {}  # node -> client, in the order in which they said hello
         self._ids: dict[int, str | int] = {}  # client -> its id, of all that were ever met
@@ -118,19 +122,24 @@ class Fleet:
 
     @property
     def population(self) -> int:
-        """How many clients were met in this run."""
+        """How many clients the study has met, in this run and those that it continues."""
         return len(self._ids)
 
     def available(self) -> Sequence[int]:
-        """Return the clients whose nodes are online, in the natural order of their ids."""
-        return list(self._where)
+        """Return the clients whose nodes are online and not behind, in the natural order of their ids.
+
+        A node is behind while it has work that was given up: more of it would only make it later.
+        """
+        behind = {node for key, node in self.post.owed() if not isinstance(key, _Hello)}
+        return [client for client, node in self._where.items() if node not in behind]
 
     def gather(self) -> Sequence[int]:
-        """Wait until enough clients are there, and return them."""
-        while not self.enough():
+        """Look who is there, wait until it is enough, and return all of them."""
+        while True:
             self.turn()
+            if self.enough():
+                return list(self._where)
             self.rest()
-        return self.available()
 
     def id_of(self, client: int) -> str | int:
         """Return the id that a client reported."""
@@ -158,7 +167,9 @@ class Fleet:
         """Return what advances arms on the devices; faults are written to ``folder`` if it is a study's store."""
         self._cohort = setting.cohort
         self._book = folder / "fleet.jsonl" if folder.is_dir() else None
-        if self._book is not None:
+        self._roll, self._kept = (folder / "clients.json" if folder.is_dir() else None), 0
+        if self._roll is not None:
+            self._ids |= {client_number(id): id for id in hello.known(self._roll)}
             self._start_from(folder / "initial.npy")
         return Dispatch(self, setting, folder) if self.secure is None else SecureRounds(self, setting)
 
@@ -176,6 +187,9 @@ class Fleet:
         for key, _ in late:
             if not isinstance(key, _Hello):
                 self.fault("late", f"an answer came after its round: {key}")
+        if self._roll is not None and len(self._ids) != self._kept:
+            hello.keep(self._roll, self._ids.values())
+            self._kept = len(self._ids)
         return [(key, message) for key, message in answers if not isinstance(key, _Hello)]
 
     def rest(self, busy: bool = False) -> None:
@@ -189,7 +203,7 @@ class Fleet:
         now, there = time.monotonic(), len(self._where)
         least = self.least or self._cohort or 1
         settled = self._settled is not None and (now > self._settled or not self._greeted)
-        if settled and there >= least:
+        if settled and there >= least and self.available():
             self._waiting, self._settled = None, -math.inf  # whoever joins later is not waited for
             return True
         if self._waiting is None:
@@ -198,6 +212,10 @@ class Fleet:
             self._said = now
             log.info(
                 "fedtuner: waiting for clients: %d of %d are there, %d nodes online", there, least, len(self._online)
+            )
+        if now - self._waiting > self.wait and there >= least and not self.available():
+            raise FleetError(
+                f"all {there} clients are busy with rounds that have ended, after {self.wait:g} s: raise deadline="
             )
         if now - self._waiting > self.wait:
             why = next((f"; node {n} was refused: {why}" for n, (_, why) in self._refused.items()), "")
@@ -228,6 +246,9 @@ class Fleet:
                 id = self._ids[self._members[node]]
                 self.fault("left", f"client {id!r} has left (node {node})", client=id, node=node)
         self._online = online
+        for known in (self._members, self._refused):  # who comes back is greeted again
+            for node in [n for n in known if n not in online]:
+                del known[node]
         self._place()
         patience = min(self.deadline, _GREETING)
         for node in [n for n, since in self._greeted.items() if now - since > patience]:
@@ -238,9 +259,8 @@ class Fleet:
         ]  # fmt: skip
         if strangers:
             self._settled = now + patience if self._settled is None else self._settled
-            content = RecordDict({ABOUT: ConfigRecord({"version": VERSION})})
             self._greeted |= dict.fromkeys(strangers, now)
-            for letter in self.post.send([Letter(_Hello(n), n, HELLO, content) for n in strangers]):
+            for letter in self.post.send([Letter(_Hello(n), n, HELLO, hello.hello()) for n in strangers]):
                 self._refuse(letter.node, "the grid did not take a greeting")
 
     def _hear(self, node: int, message: Message) -> None:
@@ -248,26 +268,10 @@ class Fleet:
         self._greeted.pop(node, None)
         if node in self._members:
             return
-        if message.has_error():
-            reason = reason_of(message.error.reason)
-            hint = (
-                ""
-                if "No query function" not in reason
-                else ": is its ClientApp made by fedtuner.flower (client_app, tuned)?"
-            )
-            self._refuse(node, f"{reason}{hint}")
-            return
-        about: Mapping[str, Any] = message.content.config_records.get(ABOUT, ConfigRecord())
-        id, size, own_code = (about.get(name) for name in ("id", "size", "own_code"))
-        if type(id) not in (int, str):
-            self._refuse(node, f"its id is {id!r}, but must be a text or a whole number")
-        elif own_code != self.own_code:
-            ours, theirs = ("tuned", "client_app") if self.own_code else ("client_app", "tuned")
-            self._refuse(node, f"its ClientApp is made by {theirs}, but this server needs one made by {ours}")
-        elif size not in (None, self.task.size):
-            self._refuse(node, f"its model has {size} entries, the server's {self.task.size}")
-        else:
-            self._join(node, id)  # type: ignore[arg-type]
+        try:
+            self._join(node, hello.id_in(message, self._terms))
+        except MalformedError as error:
+            self._refuse(node, str(error))
 
     def _join(self, node: int, id: str | int) -> None:
         client = client_number(id)
@@ -301,20 +305,3 @@ class Fleet:
             buffer = io.BytesIO()
             np.save(buffer, self.task.first)
             replace_file(file, buffer.getvalue())
-
-
-def client_number(id: str | int) -> int:
-    """Return the number of the client with this id: the same in every run, whoever else is there."""
-    return number(0, "client", id)
-
-
-def natural(id: str | int) -> tuple[Any, ...]:
-    """Return what ids are ordered by: whole numbers by size, then texts with the numbers in them by size.
-
-    >>> sorted(["phone10", "phone2", 7, "a"], key=natural)
-    [7, 'a', 'phone2', 'phone10']
-    """
-    if isinstance(id, int):
-        return (0, id)
-    parts = [(0, int(p), "") if p.isdecimal() else (1, 0, p) for p in re.split(r"(\d+)", id)]
-    return (1, tuple(parts), id)

@@ -1,6 +1,6 @@
 """Jobs and reports as Flower messages.
 
-    hello   query.fedtuner   nothing -> the client's id, the size of its model
+    hello   query.fedtuner   nothing -> the client's id, what its app is and the size of its model (see hello.py)
     work    train.fedtuner   model, slots, memory, configuration -> update, |T|, |V|, loss and error before and after
 
 What a method remembers of a client travels with the job and comes back with the report: the server keeps it, so a
@@ -206,6 +206,9 @@ def report_of(content: RecordDict, job: Job, wire: Wire, worst_error: float) -> 
     for name, v in {**extra, **memory}.items():
         if v.dtype != np.float32:
             raise MalformedError(f"{name!r} is of type {v.dtype}, but must be float32")
+    for name in memory.keys() & job.memory.keys():
+        if memory[name].shape != job.memory[name].shape:
+            raise MalformedError(f"{name!r} has shape {memory[name].shape}, but was {job.memory[name].shape}")
     w = wire.vector(records[ARRAYS])
     ok = finite(w, *extra.values())
     if not ok and validated:

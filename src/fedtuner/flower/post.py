@@ -31,8 +31,8 @@ class Post:
 
     def __init__(self, grid: Grid, lifetime: float) -> None:
         self._grid, self._lifetime = grid, lifetime
-        self._open: dict[str, Hashable] = {}  # message id -> key
-        self._given_up: dict[str, tuple[Hashable, float]] = {}  # message id -> key, and when it is forgotten
+        self._open: dict[str, tuple[Hashable, int]] = {}  # message id -> key and node
+        self._given_up: dict[str, tuple[Hashable, int, float]] = {}  # message id -> the same, and when it is forgotten
 
     def nodes(self) -> set[int]:
         """Return the nodes that are online."""
@@ -53,22 +53,21 @@ class Post:
         if len(ids) != len(letters):  # some were left out: then the messages know which
             taken = set(ids)
             ids = [m.metadata.message_id if m.metadata.message_id in taken else None for m in messages]
-        self._open |= {id: letter.key for id, letter in zip(ids, letters, strict=True) if id}
+        self._open |= {id: (letter.key, letter.node) for id, letter in zip(ids, letters, strict=True) if id}
         return [letter for id, letter in zip(ids, letters, strict=True) if not id]
 
     def collect(self) -> tuple[list[tuple[Hashable, Message]], list[tuple[Hashable, Message]]]:
         """Return the answers that have come, and those that came too late."""
-        now = time.monotonic()
-        self._given_up = {id: entry for id, entry in self._given_up.items() if entry[1] > now}
+        self._forget()
         if not self._open and not self._given_up:
             return [], []
         answers, late = [], []
         for message in self._ask(self._grid.pull_messages, [*self._open, *self._given_up]):
             id = message.metadata.reply_to_message_id
             if id in self._open:
-                answers.append((self._open.pop(id), message))
+                answers.append((self._open.pop(id)[0], message))
             elif id in self._given_up:
-                key, _ = self._given_up.pop(id)
+                key = self._given_up.pop(id)[0]
                 if message.has_content():  # else it is Flower that says that there will be no answer
                     late.append((key, message))
         return answers, late
@@ -76,8 +75,17 @@ class Post:
     def give_up(self, keys: Iterable[Hashable]) -> None:
         """Wait no longer for the answers to these letters."""
         gone, until = set(keys), time.monotonic() + self._lifetime
-        for id in [id for id, key in self._open.items() if key in gone]:
-            self._given_up[id] = (self._open.pop(id), until)
+        for id in [id for id, (key, _) in self._open.items() if key in gone]:
+            self._given_up[id] = (*self._open.pop(id), until)
+
+    def owed(self) -> list[tuple[Hashable, int]]:
+        """Return the letters that were given up and may still be answered, each with its node."""
+        self._forget()
+        return [(key, node) for key, node, _ in self._given_up.values()]
+
+    def _forget(self) -> None:
+        now = time.monotonic()
+        self._given_up = {id: entry for id, entry in self._given_up.items() if entry[2] > now}
 
     def _ask(self, what: Any, *arguments: Any) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""What the server believes of what clients say: weights are bounded, updates that do not fit the others are left out.
+"""What the server believes of what clients say: weights are bounded, updates that do not fit are left out.
 
 A client's update itself is believed if it is finite: averaging is no defence against a client that sends a bad model
 on purpose.
@@ -7,23 +7,49 @@ on purpose.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from fedtuner.federation import Report
 from fedtuner.methods.base import Vectors
 
 TIMES = 10  # the most that a client may weigh, in medians of its round
+Kind = tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes of the vectors beside the model
 
 
-def agreeing(reports: Sequence[Report | None]) -> list[Report | None]:
-    """Return the reports without those whose further vectors differ in name or shape from most others'."""
-    kinds = [None if r is None else _kind(r.update.extra) for r in reports]
-    counts = Counter(kind for kind in kinds if kind is not None)
-    if len(counts) < 2:
-        return list(reports)
-    usual = counts.most_common(1)[0][0]
-    return [r if kind == usual else None for r, kind in zip(reports, kinds, strict=True)]
+class Fitting:
+    """Finds the reports whose further vectors the method's aggregation can use, and that fit each other.
+
+    Which vectors a method needs is known to its code alone, so one report of each kind is aggregated by itself, once
+    for each kind of slots that the server has beside it.
+    """
+
+    def __init__(self) -> None:
+        self._proven: set[tuple[Kind, Kind]] = set()
+
+    def __call__(
+        self, reports: Sequence[Report | None], slots: Vectors, aggregate: Callable[[Report], object]
+    ) -> tuple[list[Report | None], dict[int, str]]:
+        """Return the reports of the most frequent kind that can be aggregated, and why the others are left out."""
+        kinds = [None if r is None else _kind(r.update.extra) for r in reports]
+        whys: dict[Kind, str] = {}
+        for report, kind in zip(reports, kinds, strict=True):
+            if report is None or kind is None or kind in whys:
+                continue
+            if (kind, _kind(slots)) not in self._proven:
+                try:
+                    aggregate(replace(report, examples=1))
+                    self._proven.add((kind, _kind(slots)))
+                except Exception as error:  # whatever a client sends, the study goes on
+                    whys[kind] = f"its vectors cannot be aggregated ({type(error).__name__}: {error})"
+        counts = Counter(kind for kind in kinds if kind is not None and kind not in whys)
+        usual = counts.most_common(1)[0][0] if counts else None
+        out = {
+            place: whys.get(kind, "its vectors are unlike the other clients'")
+            for place, kind in enumerate(kinds)
+            if kind is not None and kind != usual
+        }
+        return [None if place in out else r for place, r in enumerate(reports)], out
 
 
 def bounded(reports: Sequence[Report | None], most: int | None) -> list[Report | None]:
@@ -38,7 +64,7 @@ def bounded(reports: Sequence[Report | None], most: int | None) -> list[Report |
     return [None if r is None else _cut(r, train, valid) for r in reports]
 
 
-def _kind(extra: Vectors) -> tuple[tuple[str, tuple[int, ...]], ...]:
+def _kind(extra: Vectors) -> Kind:
     return tuple(sorted((name, v.shape) for name, v in extra.items()))
 
 

@@ -1,4 +1,4 @@
-"""FedEx through secure aggregation: the server sees sums over the cohort and nothing of a single client.
+"""FedEx through secure aggregation: the server is sent sums over the cohort, and a single client's part under masks.
 
 FedEx's update needs of the clients only S_j = sum |V| v and N_j = sum |V| over those with candidate j, and the model
 only sum |T| (w_i - w) and sum |T|: sums, which Flower's SecAgg+ (Bell et al., CCS 2020) can add up under masks. The
@@ -10,8 +10,13 @@ server sends w, theta and all candidates; the client draws its own, trains, and 
 What the server, or whoever reads its messages, still sees: which nodes take part and when, how long they take, the
 sizes of messages, the ids and model size said in the greeting, who dropped out, and the sums themselves. A sum over few
 is not private: if one client alone drew candidate j, S_j and N_j are its own (whose, the server cannot tell as long as
-draws come from the client's own randomness). No metrics and no number of examples travel in plaintext. The protocol
-protects against a server that follows it; masks do not keep a client from sending what it likes.
+draws come from the client's own randomness). No metrics and no number of examples travel in plaintext.
+
+How far it protects: the masking is Flower's own and not of cryptographic strength. Its masks come from a generator for
+simulations (NumPy's Mersenne Twister) with seeds of 32 bits, and to take the masks away the server is given the private
+seeds of those who took part: a server that means to can search for the rest and read a single update. It keeps a server
+that follows the protocol, its logs and its operators from reading one in passing. Masks do not keep a client from
+sending what it likes.
 
 What it costs: four trips a round, and the arms of a study one after the other. What is lost: entries of the weighted
 update beyond ``clip``, |T| and |V| beyond ``most_examples`` and losses beyond ``most_loss`` are cut; every entry is
@@ -46,7 +51,8 @@ from fedtuner.rng import stream
 from fedtuner.task import Metrics, Task, Vector
 
 LINEAR = (fedavg, fedprox, reptile)  # methods whose server needs nothing but the mean change
-FEWEST = 3  # clients in a round: of a sum of two, each could take its own part away
+FEWEST = 3  # clients in a sum: of a sum of two, each could take its own part away
+MOST = 1000  # clients in a sum: each adds up to 2^22, and Flower's sums begin again at 2^32
 _TOTALS = 8  # |T|, |V|, loss and error before and after, broken, cut: before the k-vectors
 
 
@@ -57,14 +63,30 @@ class SecAgg:
     clip: float = 1.0  # the largest entry of |T| / most_examples (w_i - w)
     most_examples: int = 1000  # |T| and |V| of a client: near the largest there are, as precision is lost beyond
     most_loss: float = 10.0
-    shares: float | int = 1.0  # of a client's key: a share of the cohort, or a number
-    threshold: float | int = 0.6  # of the shares, that must be there to unmask
+    shares: float | int = 1.0  # of a client's key: a part of the cohort, or a number
+    threshold: float | int = 0.6  # how many of them unmask, at least 3 and more than half: a part of them, or a number
 
     def __post_init__(self) -> None:
         for name in ("clip", "most_examples", "most_loss"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
                 raise SpecError(f"SecAgg.{name} = {value!r}, but must be a number > 0")
+        for name in ("shares", "threshold"):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool) and value >= FEWEST
+            if not whole and not (isinstance(value, float) and 0 < value <= 1):
+                raise SpecError(
+                    f"SecAgg.{name} = {value!r}, but must be a part such as 0.6, or a whole number >= {FEWEST}"
+                )
+
+    def split(self, clients: int) -> tuple[int, int]:
+        """Return into how many shares a key is split, and how many of them unmask: no sum of fewer can come out."""
+        shares = min(clients, self.shares if isinstance(self.shares, int) else round(self.shares * clients))
+        shares = max(shares, FEWEST)
+        if shares < clients:
+            shares += 1 - shares % 2  # SecAgg+ wants as many neighbours on either side
+        part = self.threshold if isinstance(self.threshold, int) else math.ceil(self.threshold * shares - 1e-9)
+        return shares, max(FEWEST, shares // 2 + 1, part)
 
 
 @dataclass(frozen=True)
@@ -93,6 +115,8 @@ def check(method: Method, fedex: FedEx, cohort: int | None) -> None:
         raise SpecError(f"fedex.tries = {fedex.tries}, but with secure aggregation a client tries one candidate")
     if cohort is not None and cohort < FEWEST:
         raise SpecError(f"cohort = {cohort}, but a secure sum needs {FEWEST} clients: raise cohort")
+    if cohort is not None and cohort > MOST:
+        raise SpecError(f"cohort = {cohort}, but a secure sum holds {MOST} clients at most: lower cohort")
 
 
 def order(setting: Setting, ranges: SecAgg, arm: int, round: int, server: Any, candidates: Any, split: str) -> str:

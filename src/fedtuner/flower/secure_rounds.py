@@ -28,6 +28,7 @@ from fedtuner.arm import Arm, Record, Setting, State, begin, cohort, fold
 from fedtuner.errors import FleetError, SpecError
 from fedtuner.executors import Assessment, Leg, Progress
 from fedtuner.federation import Report
+from fedtuner.flower import secure
 from fedtuner.flower.messages import reason_of
 from fedtuner.flower.secure import FEWEST, Sums, order, totals
 from fedtuner.methods.base import Update
@@ -48,6 +49,8 @@ class SecureRounds:
     def __init__(self, fleet: Fleet, setting: Setting) -> None:
         assert fleet.secure is not None
         self._fleet, self._setting, self._ranges = fleet, setting, fleet.secure
+        self._why = ""  # the last sum did not come about
+        self.missing = 0  # clients of whom the last evaluation has nothing
 
     def advance(self, legs: Sequence[Leg], stop: Callable[[], bool]) -> Iterator[Progress]:
         """Do the legs one after the other: a node keeps the masks of one round at a time."""
@@ -67,26 +70,31 @@ class SecureRounds:
                 )  # fmt: skip
                 empty = empty + 1 if sums is None else 0
                 if empty >= _EMPTY:
-                    raise FleetError(f"arm {leg.arm.id}, round {state.round + 1}: the secure sum failed {_EMPTY} times")
+                    name = f"arm {leg.arm.id}, round {state.round + 1}"
+                    raise FleetError(f"{name}: the secure sum failed {_EMPTY} times; the last: {self._why}")
                 if sums is None:
                     continue  # the round is done again, and uses no budget
                 state, record = secure_fold(self._setting, self._fleet, leg.arm, state, len(clients), sums)
                 yield Progress(leg.arm.id, (record,), state)
 
     def assess(self, jobs: Sequence[Assessment]) -> list[tuple[Metrics, Metrics]]:
-        """Return the mean over all clients as the first's, and nothing for the others: nobody's own is known."""
+        """Return the mean of each sum as its first client's, and nothing for the others: nobody's own is known."""
         first = jobs[0].job
         if any(a.job.config != first.config for a in jobs):
             raise SpecError('config = "sample", but with secure aggregation clients are evaluated with the mode')
         self._fleet.gather()
-        clients = [a.job.client for a in jobs]
-        sums = self._exchange(
-            clients, first.w, np.zeros(1), first.arm, first.round, first.server, [first.config], first.split
-        )
-        if sums is None:
-            raise FleetError("the secure sum of an evaluation failed: too many clients dropped out")
-        nothing = Metrics(math.nan, math.nan, 0)
-        return [(sums.before, sums.after), *[(nothing, nothing)] * (len(jobs) - 1)]
+        nothing, groups = Metrics(math.nan, math.nan, 0), -(-len(jobs) // secure.MOST)
+        found, self.missing = [(nothing, nothing)] * len(jobs), self._fleet.population
+        for g in range(groups):  # the clients by turns: no group is much smaller than another
+            clients = [a.job.client for a in jobs[g::groups]]
+            sums = self._exchange(
+                clients, first.w, np.zeros(1), first.arm, first.round, first.server, [first.config], first.split
+            )
+            if sums is None:
+                raise FleetError(f"the secure sum of an evaluation failed: {self._why}")
+            found[g] = (sums.before, sums.after)
+            self.missing -= sums.clients
+        return found
 
     def close(self) -> None:
         """Do nothing: the fleet stays."""
@@ -103,6 +111,7 @@ class SecureRounds:
         while len(nodes) >= FEWEST:
             strategy, watch = _Once(nodes, [w, log_theta], what), _Watch(self._fleet.grid)
             self._sum(watch, strategy, round)
+            self._why = watch.last or self._why
             for node, why in watch.silent.items():
                 self._fleet.fault("error", f"{name}, node {node}: {why}", arm=arm, round=round + 1, node=node)
             if strategy.mean is not None:
@@ -118,11 +127,17 @@ class SecureRounds:
         return None
 
     def _sum(self, grid: Grid, strategy: _Once, round: int) -> None:
+        shares, threshold = self._ranges.split(len(strategy.nodes))
+        if threshold > shares:
+            raise FleetError(
+                f"{threshold} shares are needed to unmask, but a key has {shares} with {len(strategy.nodes)} clients: "
+                "lower SecAgg(threshold=)"
+            )
         run = Context(0, 0, {}, RecordDict(), {})
         run.state[MAIN_CONFIGS_RECORD] = ConfigRecord({Key.CURRENT_ROUND: round + 1})
         run.state[MAIN_PARAMS_RECORD] = ArrayRecord()
         workflow = SecAggPlusWorkflow(
-            self._ranges.shares, self._ranges.threshold, max_weight=1.0, clipping_range=float(self._ranges.clip),
+            shares / len(strategy.nodes), threshold, max_weight=1.0, clipping_range=float(self._ranges.clip),
             timeout=self._fleet.deadline,
         )  # fmt: skip
         workflow(grid, LegacyContext(run, strategy=strategy))
@@ -153,15 +168,20 @@ class _Watch(Grid):
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self.silent: dict[int, str] = {}  # node -> why
+        self.last = ""  # the last that went wrong, whoever it was
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         asked = list(messages)
+        if timeout is not None:
+            for message in asked:  # what a slow node has not begun by then, it need not begin
+                message.metadata.ttl = timeout + 60
         replies = list(self._grid.send_and_receive(asked, timeout=timeout))
         heard = {reply.metadata.src_node_id for reply in replies if not reply.has_error()}
         why = {reply.metadata.src_node_id: reason_of(reply.error.reason) for reply in replies if reply.has_error()}
         gone = [m.metadata.dst_node_id for m in asked if m.metadata.dst_node_id not in heard]
-        # Where nobody answers well, it is for want of those who were silent before.
-        self.silent |= {node: why.get(node, f"no answer in {timeout:g} s") for node in gone if heard}
+        said = {node: why.get(node, f"no answer in {timeout:g} s") for node in gone}
+        self.last = next((f"node {node}: {text}" for node, text in said.items()), self.last)
+        self.silent |= said if heard else {}  # where nobody answers well, it is for want of those silent before
         return replies
 
     def set_run(self, run: Run) -> None:

@@ -19,6 +19,7 @@ def main(grid: Grid, context: Context) -> None:
         fedex=ft.FedEx(k=8),
         schedule=ft.halving(budget=rounds * 3 // 2, longest=rounds, eta=2, eliminations=1),
         cohort=3,
+        target="global",
         store=context.run_config["store"],
     )
     print("accuracy:", 1 - study.best.score, "with", study.best.client, study.best.server)

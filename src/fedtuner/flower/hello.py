@@ -1,0 +1,93 @@
+"""The greeting: a node says who its client is, and the server sees whether its app fits.
+
+A client is known by the id that its own side reports, so that a device which restarts, and is then another node, stays
+the same client. The ids that a study has met are kept in its store: a run that is continued knows how many there are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from fedtuner.flower.messages import ABOUT, VERSION, MalformedError, reason_of
+from fedtuner.rng import number
+from fedtuner.store import read_json, write_json
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a server asks of its clients' apps."""
+
+    size: int  # entries of the model
+    own_code: bool  # made by tuned, not by client_app
+    secure: bool
+
+
+def hello() -> RecordDict:
+    """Return what a node is greeted with."""
+    return RecordDict({ABOUT: ConfigRecord({"version": VERSION})})
+
+
+def answer(message: Message, id: str | int, size: int | None, secure: bool = False) -> Message:
+    """Return a client's answer to a greeting; an app that keeps its own code has no size."""
+    about: dict[str, Any] = {"version": VERSION, "id": id.item() if isinstance(id, np.generic) else id}
+    about |= {"own_code": size is None, "secure": secure} | ({} if size is None else {"size": size})
+    return Message(RecordDict({ABOUT: ConfigRecord(about)}), reply_to=message)
+
+
+def id_in(message: Message, terms: Terms) -> str | int:
+    """Return the id that a node reports, or raise ``MalformedError`` that says why it cannot take part."""
+    if message.has_error():
+        reason = reason_of(message.error.reason)
+        hint = ": is its ClientApp made by fedtuner.flower (client_app, tuned)?"
+        raise MalformedError(f"{reason}{hint if 'No query function' in reason else ''}")
+    about: Any = message.content.config_records.get(ABOUT, ConfigRecord())
+    id, size, version = about.get("id"), about.get("size"), about.get("version")
+    if version != VERSION:
+        raise MalformedError(
+            f"its messages are of version {version!r}, the server's of {VERSION}: install one fedtuner on both sides"
+        )
+    if type(id) not in (int, str):
+        raise MalformedError(f"its id is {id!r}, but must be a text or a whole number")
+    if about.get("own_code") != terms.own_code:
+        ours, theirs = ("tuned", "client_app") if terms.own_code else ("client_app", "tuned")
+        raise MalformedError(f"its ClientApp is made by {theirs}, but this server needs one made by {ours}")
+    if bool(about.get("secure")) != terms.secure:
+        ours, theirs = ("secure=True", "without it") if terms.secure else ("no secure=", "with secure=True")
+        raise MalformedError(f"its client_app was made {theirs}, but this server's Fleet needs client_app with {ours}")
+    if size not in (None, terms.size):
+        raise MalformedError(f"its model has {size} entries, the server's {terms.size}")
+    return id  # type: ignore[no-any-return]
+
+
+def client_number(id: str | int) -> int:
+    """Return the number of the client with this id: the same in every run, whoever else is there."""
+    return number(0, "client", id)
+
+
+def natural(id: str | int) -> tuple[Any, ...]:
+    """Return what ids are ordered by: whole numbers by size, then texts with the numbers in them by size.
+
+    >>> sorted(["phone10", "phone2", 7, "a"], key=natural)
+    [7, 'a', 'phone2', 'phone10']
+    """
+    if isinstance(id, int):
+        return (0, id)
+    parts = [(0, int(p), "") if p.isdecimal() else (1, 0, p) for p in re.split(r"(\d+)", id)]
+    return (1, tuple(parts), id)
+
+
+def known(file: Path) -> list[str | int]:
+    """Return the ids of the clients that a study has met."""
+    return list(read_json(file)) if file.exists() else []
+
+
+def keep(file: Path, ids: Iterable[str | int]) -> None:
+    """Write down the ids of the clients that a study has met."""
+    write_json(file, sorted(ids, key=natural))

@@ -1,0 +1,186 @@
+"""Rounds over a fleet: stragglers, vectors that cannot be aggregated, evaluations with gaps, signals."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedtuner[flower]'")
+
+from flwr.app import Array, ArrayRecord, Message
+from test_fleet import CLIENTS, error, fleet_of, grid_of, quick, same, simulate, tune  # noqa: F401 (a fixture)
+
+import fedtuner as ft
+import toys
+from fedtuner import cli
+from fedtuner.errors import FleetError
+
+SHORT = ft.random_search(budget=6, longest=3)
+
+
+def with_extra(**vectors: Any) -> Any:
+    def fault(reply: Message) -> Message:
+        reply.content["extra"] = ArrayRecord({name: Array(np.asarray(v, np.float32)) for name, v in vectors.items()})
+        return reply
+
+    return fault
+
+
+BAD = {
+    "no vectors": with_extra(),
+    "another name": with_extra(contrl=np.zeros(12)),
+    "too short": with_extra(control=np.zeros(3)),
+    "a matrix": with_extra(control=np.zeros((12, 12))),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("liars", [1, 4])
+def test_vectors_that_cannot_be_aggregated_are_malformed_however_many_send_them(bad, liars):
+    """Four of six are the majority: it is not they who are believed."""
+    grid = grid_of()
+    grid.faults = dict.fromkeys(range(1000, 1000 + liars), BAD[bad])
+    study = tune(grid, method=ft.methods.scaffold, cohort=6, schedule=SHORT)
+    assert study.problem.faults == {"malformed": liars * study.rounds_used}
+    assert {r.dropped for r in study.history} == {liars}
+
+
+def test_where_nobody_else_reports_the_study_ends_with_the_reason():
+    grid = grid_of(CLIENTS[:1])
+    grid.faults[1000] = BAD["no vectors"]
+    with pytest.raises(FleetError, match=r"no client reported in 3 tries; the last: .*cannot be aggregated \(KeyError"):
+        tune(grid, fleet_of(grid, least=1), method=ft.methods.scaffold, cohort=1, schedule=SHORT)
+
+
+def test_what_a_client_remembers_keeps_its_shape():
+    grid = grid_of()
+    replies = [0]
+
+    def shorter(reply: Message) -> Message:
+        replies[0] += 1
+        if replies[0] > 2:
+            reply.content["memory"] = ArrayRecord({"control": Array(np.zeros(3, np.float32))})
+        return reply
+
+    grid.faults[1002] = shorter
+    study = tune(grid, method=ft.methods.scaffold, cohort=6, schedule=SHORT)
+    assert study.problem.faults == {"malformed": study.rounds_used - 2}
+    assert {m["control"].shape for s in study.states.values() for m in s.memory.values()} == {(12,)}
+
+
+class Slow:
+    """A node that does one job after the other, each in so many seconds, however many wait for it."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.free = seconds, 0.0
+
+    def __call__(self, reply: Message) -> Message:
+        now = time.monotonic()
+        self.free = max(self.free, now) + self.seconds
+        reply.delay = self.free - now  # type: ignore[attr-defined]
+        return reply
+
+
+def test_a_slow_device_gets_no_more_work_before_it_has_answered():
+    """Its jobs take four deadlines: without the pause they would pile up, each later than the one before."""
+    grid = grid_of()
+    slow = Slow(0.6)
+    grid.faults[1002] = slow
+    problem = fleet_of(grid, deadline=0.15)
+    queue = []
+    grid.on_push = lambda message: queue.append(slow.free - time.monotonic())
+    study = tune(grid, problem, cohort=6, schedule=ft.random_search(budget=10, longest=10))
+    asked = sum(m.metadata.dst_node_id == 1002 for m in grid.work_sent())
+    assert study.rounds_used == 10
+    assert 1 <= asked < 10
+    assert max(queue) <= slow.seconds
+    assert {(r.clients, r.dropped) for r in study.history} <= {(6, 1), (5, 0)}
+    assert problem.faults["timeout"] == asked
+    assert problem.faults["late"] >= asked - 1
+
+
+def test_a_device_that_was_late_once_takes_part_again():
+    grid = grid_of()
+    replies = [0]
+
+    def once(reply: Message) -> Message:
+        replies[0] += 1
+        reply.delay = 0.6 if replies[0] == 1 else 0.0  # type: ignore[attr-defined]
+        return reply
+
+    grid.faults[1002] = once
+    grid.faults[1003] = Slow(0.03)
+    study = tune(grid, fleet_of(grid, deadline=0.4), cohort=6, schedule=ft.random_search(budget=12, longest=12))
+    assert study.problem.faults == {"timeout": 1, "late": 1}
+    rounds = [(r.clients, r.dropped) for r in study.history]
+    assert (rounds[0], rounds[-1]) == ((6, 1), (6, 0))
+
+
+def test_where_all_are_too_slow_the_study_waits_for_them_and_then_says_so():
+    grid = grid_of()
+    grid.faults = dict.fromkeys(grid.apps, lambda reply: Slow(0.08)(reply))
+    with pytest.raises(FleetError, match=r"no client reported in 3 tries; .* no answer in 0.05 s"):
+        tune(grid, fleet_of(grid, deadline=0.05), cohort=6, schedule=SHORT)
+
+
+def test_where_all_are_busy_for_good_the_study_says_so():
+    grid = grid_of()
+    grid.faults = dict.fromkeys(grid.apps, lambda reply: None)
+    with pytest.raises(FleetError, match=r"all 6 clients are busy with rounds that have ended, after 0.2 s: raise"):
+        tune(grid, fleet_of(grid, deadline=0.05, wait=0.2), cohort=6, schedule=SHORT)
+
+
+def test_an_evaluation_with_gaps_says_so_and_is_made_again(tmp_path, capsys):
+    grid = grid_of()
+    study = tune(grid, store=tmp_path)
+    grid.faults[1002] = error
+    some = study.evaluate("test")
+    assert some["missing"] == 1
+    assert json.loads((tmp_path / "evaluations.json").read_text())["test mode error"]["missing"] == 1
+    assert cli.main(["show", str(tmp_path)]) in (0, None)
+    assert "missing clients: 1" in capsys.readouterr().out
+    grid.faults.clear()
+    whole = study.evaluate("test")
+    assert whole == simulate().evaluate("test")
+    grid.online.clear()
+    assert study.evaluate("test") == whole  # now it is kept
+
+
+def test_who_is_away_is_missing_from_an_evaluation():
+    grid = grid_of()
+    study = tune(grid, fleet_of(grid, least=3))
+    grid.online -= {1001, 1004}
+    assert study.evaluate("test")["missing"] == 2
+
+
+def test_signals_stay_with_whoever_runs_the_server():
+    """Flower ends a ServerApp by signals of its own; a Simulation catches them while it runs."""
+    grid, seen = grid_of(), []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(n) for n in numbers]
+    grid.on_push = lambda message: seen.append([signal.getsignal(n) for n in numbers])
+    tune(grid, schedule=SHORT)
+    assert all(handlers == before for handlers in seen)
+
+    def interrupt(message: Message) -> None:
+        if len(grid.work_sent()) == 5:
+            signal.raise_signal(signal.SIGINT)
+
+    grid = grid_of()
+    grid.on_push = interrupt
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        tune(grid, schedule=SHORT)
+    assert stopped.type is KeyboardInterrupt  # at once, as Python's own handler does
+
+
+@pytest.mark.parametrize(("progress", "lines"), [(None, True), (False, False)])
+def test_progress_is_told_in_lines_unless_it_is_switched_off(progress, lines, capsys):
+    tune(grid_of(), schedule=SHORT, progress=progress)
+    assert ("tuning: 6/6 rounds" in capsys.readouterr().err) == lines
+    toys.tune(schedule=SHORT, progress=progress)
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,78 @@
+"""Greetings: who a node is, what is refused, and that a study knows all that it has met."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedtuner[flower]'")
+
+from flwr.app import ConfigRecord, Message
+from memory_grid import MemoryGrid
+from test_fleet import CLIENTS, fleet_of, grid_of, quick, tune  # noqa: F401 (a fixture)
+
+import fedtuner as ft
+import toys
+from fedtuner.errors import FleetError
+from fedtuner.flower import hello
+
+
+def test_another_version_is_refused_and_says_so():
+    app = ft.flower.client_app(toys.Softmax(), lambda context: CLIENTS[0])
+
+    def older(message: Message, context: object, call_next: object) -> Message:
+        reply = call_next(message, context)  # type: ignore[operator]
+        known = dict(reply.content["fedtuner"]) | {"version": 0}
+        reply.content["fedtuner"] = ConfigRecord(known)
+        return reply
+
+    grid = MemoryGrid()
+    grid.add(ft.flower.client_app(toys.Softmax(), lambda context: CLIENTS[0], mods=[older]))
+    with pytest.raises(FleetError, match="its messages are of version 0, the server's of 1: install one fedtuner on b"):
+        tune(grid, fleet_of(grid, wait=0.1))
+    grid.apps[1000] = app
+    assert fleet_of(grid, least=1).gather()
+
+
+def test_a_node_that_is_gone_is_forgotten_and_greeted_again_when_it_returns():
+    grid = grid_of(CLIENTS[:2])
+    grid.add(toys_free())
+    problem = fleet_of(grid, least=1)
+    problem.gather()
+    assert problem.faults == {"refused": 1}
+    assert (len(problem._members), len(problem._refused)) == (2, 1)
+    grid.online = {1000}
+    problem.gather()
+    assert (len(problem._members), len(problem._refused)) == (1, 0)
+    grid.online = {1000, 1001}
+    while len(problem.gather()) < 2:
+        pass
+    assert [problem.id_of(i) for i in problem.available()] == ["phone0", "phone1"]
+    assert problem.population == 2
+
+
+def toys_free() -> ft.flower.client_app:  # type: ignore[valid-type]
+    return ft.flower.client_app(toys.Softmax(features=5), lambda context: CLIENTS[2])
+
+
+def test_a_run_that_continues_with_some_of_the_clients_knows_how_many_there_are(tmp_path):
+    """SCAFFOLD's and FedDyn's server steps need |S| / N: N counts those who are away now."""
+
+    def run() -> None:
+        grid = grid_of()
+        grid.on_push = lambda message: toys.die() if len(grid.work_sent()) == 20 else None
+        tune(grid, method=ft.methods.scaffold, store=tmp_path)
+
+    assert toys.forked(run) == -9
+    assert json.loads((tmp_path / "clients.json").read_text()) == [c.id for c in CLIENTS]
+    few = grid_of(CLIENTS[:3])
+    study = tune(few, fleet_of(few, least=3), method=ft.methods.scaffold, store=tmp_path)
+    assert study.problem.population == 6
+    assert hello.known(tmp_path / "clients.json") == [c.id for c in CLIENTS]
+
+
+def test_ids_are_kept_in_their_order_and_type(tmp_path):
+    hello.keep(tmp_path / "clients.json", ["b10", 10, "b9", 9])
+    assert hello.known(tmp_path / "clients.json") == [9, 10, "b9", "b10"]
+    assert hello.known(tmp_path / "none.json") == []
