@@ -98,7 +98,7 @@ def test_a_stopped_study_continues_to_the_same_arms(tmp_path, monkeypatch, kind,
 
 
 @contextmanager
-def stopping(after):
+def stopping(after, ours):
     """Yield a function that says stop once it has been asked so many times."""
     asked = iter(range(10**6))
     yield lambda: next(asked) > after

@@ -13,7 +13,6 @@ import json
 import math
 import platform
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from importlib import metadata
@@ -83,7 +82,7 @@ def _theta(records: Sequence[Record], every: int) -> list[list[float]]:
 def versions() -> dict[str, str]:
     """Return the versions that results depend on; of this package in a checkout, its commit as well."""
     found = {"fedtuner": __version__, **({"commit": commit()} if commit() else {}), "python": platform.python_version()}
-    for name in ("numpy", "torch", *(["optuna"] if "optuna" in sys.modules else [])):
+    for name in ("numpy", "torch", "optuna"):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
