@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import platform
-import statistics
 import sys
 from pathlib import Path
 
@@ -21,9 +19,7 @@ import torch
 import fedtuner as ft
 from fedtuner.data.digits import problem as digits
 from fedtuner.executors import cores
-
-# Quantiles of Student's t for a two-sided 90 % interval, by degrees of freedom.
-T90 = {1: 6.314, 2: 2.920, 3: 2.353, 4: 2.132, 5: 2.015, 6: 1.943, 7: 1.895, 8: 1.860, 9: 1.833}
+from fedtuner.experiments.statistics import summary
 
 
 def main() -> None:
@@ -46,11 +42,8 @@ def main() -> None:
 
 def interval(values: list[float]) -> str:
     """Return mean and half-width of the 90 % interval, in percent."""
-    mean = 100 * statistics.fmean(values)
-    if len(values) < 2:
-        return f"{mean:.1f}"
-    half = 100 * T90[len(values) - 1] * statistics.stdev(values) / math.sqrt(len(values))
-    return f"{mean:.1f} ± {half:.1f}"
+    found = summary([100 * value for value in values])
+    return f"{found.mean:.1f} ± {found.half:.1f}" if found.n > 1 else f"{found.mean:.1f}"
 
 
 def table(results: dict[str, dict[str, list[float]]]) -> str:

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 import toys
-from fedtuner import cli, driver, spec, store
+from fedtuner import driver, spec, store
 from fedtuner.errors import SpecError, StoreError
 from fedtuner.experiments import bench, family, plan, results, suite
 from fedtuner.experiments.family import Family, stops
@@ -53,16 +53,6 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(SUITE)
     return tmp_path
-
-
-@pytest.fixture
-def fedtuner(capsys):
-    def run(*arguments):
-        code = cli.main([str(a) for a in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
 
 
 def read(text=SUITE):

@@ -33,18 +33,6 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.fixture
-def fedtuner(capsys):
-    """Run a command in this process; return its exit code and what it printed."""
-
-    def run(*arguments):
-        code = cli.main([str(a) for a in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
-
-
 def strict(text):
     """JSON as the standard has it: no NaN, no Infinity."""
     return json.loads(text, parse_constant=pytest.fail)

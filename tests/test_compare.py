@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import toys
-from fedtuner import cli
 from fedtuner.errors import SpecError
 from fedtuner.experiments import compare, results, statistics, tables, tabulate
 from fedtuner.federation import Client
@@ -60,16 +59,6 @@ def folder(tmp_path):
     }
     (out / "suite.json").write_text(json.dumps(suite))
     return out
-
-
-@pytest.fixture
-def fedtuner(capsys):
-    def run(*arguments):
-        code = cli.main([str(a) for a in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return run
 
 
 def test_studies_are_runs_that_differ_in_seed_alone(folder):

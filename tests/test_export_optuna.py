@@ -17,16 +17,7 @@ from fedtuner.errors import SpecError, StoreError
 optuna = pytest.importorskip("optuna")
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
-SPACE = ft.Space(
-    client={
-        "lr": ft.Float(1e-3, 1.0, log=True),
-        "batch": ft.PowerOfTwo(2, 8),
-        "epochs": ft.Int(1, 3),
-        "optimiser": ["sgd", "adam"],
-        "weight_decay": 0.001,
-    },
-    server={"lr": ft.Float(0.5, 1.5), "gamma": ft.OneMinus(ft.Float(1e-4, 1e-2, log=True))},
-)
+SPACE = toys.MIXED
 DIVERGING = ft.Space(client={"lr": ft.Float(0.5, 1.0)}, server={"lr": [1.0, 3e38]})
 State = optuna.trial.TrialState
 

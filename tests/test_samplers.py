@@ -30,16 +30,7 @@ def _unflushed(monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
-SPACE = ft.Space(
-    client={
-        "lr": ft.Float(1e-3, 1.0, log=True),
-        "batch": ft.PowerOfTwo(2, 8),
-        "epochs": ft.Int(1, 3),
-        "optimiser": ["sgd", "adam"],
-        "weight_decay": 0.001,
-    },
-    server={"lr": ft.Float(0.5, 1.5), "gamma": ft.OneMinus(ft.Float(1e-4, 1e-2, log=True))},
-)
+SPACE = toys.MIXED
 BOHB = ft.hyperband(budget=120, longest=8, eta=2)  # 7 arms, 5 arms, 5 arms
 ONE_BY_ONE = ft.random_search(budget=24, longest=3, together=1)
 PAIRS = ft.random_search(budget=24, longest=3, together=2)

@@ -164,6 +164,16 @@ SPACE = ft.Space(
     client={"lr": ft.Float(1e-3, 1.0, log=True), "batch": ft.PowerOfTwo(2, 8)},
     server={"lr": ft.Float(0.5, 1.5), "momentum": ft.Float(0.1, 0.9)},
 )
+MIXED = ft.Space(
+    client={
+        "lr": ft.Float(1e-3, 1.0, log=True),
+        "batch": ft.PowerOfTwo(2, 8),
+        "epochs": ft.Int(1, 3),
+        "optimiser": ["sgd", "adam"],
+        "weight_decay": 0.001,
+    },
+    server={"lr": ft.Float(0.5, 1.5), "gamma": ft.OneMinus(ft.Float(1e-4, 1e-2, log=True))},
+)
 DIVERGING = ft.Space(client={"lr": 0.5}, server={"lr": 3e38})
 SCHEDULE = ft.halving(budget=30, longest=10, eta=2, eliminations=2)  # 4 arms to round 5, 2 of them to round 10
 
