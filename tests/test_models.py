@@ -21,7 +21,7 @@ IMAGES = {
     "femnist_cnn": (models.femnist_cnn, (28, 28)),
     "cifar_cnn": (models.cifar_cnn, (32, 32, 3)),
 }
-TEXTS = {"char_lstm": models.char_lstm, "small_gru": models.small_gru}
+TEXTS = {"char_lstm": models.char_lstm, "small_lstm": models.small_lstm}
 
 
 def parameters(module: nn.Module) -> int:
@@ -56,7 +56,7 @@ def test_the_character_network():
 def test_the_small_networks():
     assert parameters(models.logistic(784, 10)) == 7_850
     assert parameters(models.small_cnn()) == 80 + 1_168 + 7_850
-    assert parameters(models.small_gru()) == 640 + 3 * (8 + 64 + 2) * 64 + 65 * 80
+    assert parameters(models.small_lstm()) == 640 + 4 * (8 + 64 + 2) * 64 + 65 * 80
 
 
 def test_the_perceptron_is_what_it_was():
@@ -128,7 +128,7 @@ def test_they_can_be_sent_to_workers(build):
     assert ("dropout" in task.hyperparameters) == (task.size != 7_850)  # all but logistic regression tune dropout
 
 
-@pytest.mark.parametrize("name", ["small_cnn", "cifar_cnn", "small_gru"])
+@pytest.mark.parametrize("name", ["small_cnn", "cifar_cnn", "small_lstm"])
 def test_training_is_the_same_for_the_same_seed(name):
     build = TEXTS[name] if name in TEXTS else IMAGES[name][0]
     x = torch.randint(0, 80, (16, 20)) if name in TEXTS else pixels(16, *IMAGES[name][1])

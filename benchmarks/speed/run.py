@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -92,28 +92,26 @@ def throughput(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def our_rate(name: str, batch: int, seconds: float, engine: str, workers: int) -> float:
-    """Samples a second of our engine, one arm per worker; the first round is not counted."""
+    """Samples a second of our engine, one arm per worker, each timed from its first round to its last."""
     made = problem(name)
     n = sum(made.size(i, "train") for i in range(len(made.clients)))
     setting = Setting(ft.methods.fedavg, ft.FedEx(k=1), cohort=len(made.clients), engine=engine)
     arms = [Arm(i, defaults(ft.methods.fedavg.server), (config(batch),), 0.0) for i in range(workers)]
     place = Place(setting, made, NOWHERE)
     executor = Serial(place) if workers == 1 else Processes(place, workers)
-    began, warm, done = time.perf_counter(), set(), 0
-    last, stopping = began, [False]
+    times: dict[int, list[float]] = {arm.id: [] for arm in arms}
+    began, stopping = math.inf, False
     try:
-        for progress in executor.advance([Leg(arm, None, 10**6) for arm in arms], lambda: stopping[0]):
+        for progress in executor.advance([Leg(arm, None, 10**6) for arm in arms], lambda: stopping):
             now = time.perf_counter()
-            for _ in progress.records:
-                if len(warm) < workers:
-                    warm.add(progress.arm)
-                    began = now
-                else:
-                    done, last = done + n, now
-            stopping[0] = now - began > seconds and len(warm) == workers
+            if not stopping:  # what comes later comes while others rest
+                times[progress.arm] += [now] * len(progress.records)
+            if all(times.values()):
+                began = min(began, now)
+            stopping = now - began > seconds and all(len(seen) > 1 for seen in times.values())
     finally:
         executor.close()
-    return done / (last - began)
+    return sum(n * (len(seen) - 1) / (seen[-1] - seen[0]) for seen in times.values())
 
 
 def limit(name: str, seconds: float) -> float:
@@ -255,7 +253,13 @@ def grown(sizes: dict[str, int]) -> tuple[float, float]:
     search(1, 2)  # warm
     began = time.perf_counter()
     search(sizes["arms"], sizes["rounds"])
-    return time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return time.perf_counter() - began, peak()
+
+
+def peak() -> float:
+    """The most memory that this process has used, in MB. What getrusage says counts the parent's, too."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status["VmHWM"].removesuffix("kB")) / 1024
 
 
 def many_arms(name: str, longest: int, workers: int) -> float:

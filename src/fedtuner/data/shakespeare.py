@@ -153,9 +153,9 @@ def problem_iid_small() -> Simulation:
 
 
 def _problem(name: str, order: str, small: bool = False) -> Simulation:
-    from fedtuner.models import char_lstm, small_gru
+    from fedtuner.models import char_lstm, small_lstm
     from fedtuner.pytorch import Task
 
     if small:
-        return Simulation(Task(small_gru), clients(order, limit=100, stride=8, examples=200), name)
+        return Simulation(Task(small_lstm), clients(order, limit=100, stride=8, examples=200), name)
     return Simulation(Task(char_lstm), clients(order), name)
