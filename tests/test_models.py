@@ -121,6 +121,13 @@ def test_the_next_character_depends_on_all_before_it(name):
     assert not torch.equal(one, last)
 
 
+def test_the_small_one_reads_the_last_characters_only():
+    x = torch.randint(0, 80, (5, 80))
+    network = models.small_lstm(last=7).eval()
+    assert torch.equal(network(x), network(x[:, -7:]))
+    assert not torch.equal(network(x), network(x[:, -6:]))
+
+
 @pytest.mark.parametrize("build", [*(build for build, _ in IMAGES.values()), *TEXTS.values()])
 def test_they_can_be_sent_to_workers(build):
     task = pickle.loads(pickle.dumps(Task(build)))
