@@ -402,6 +402,20 @@ def test_the_rehearsal_expects_about_what_is_computed(tmp_path):
     assert 0.7 * computed < expected < 1.5 * computed
 
 
+def test_a_round_in_which_clients_try_more_takes_longer(tmp_path, monkeypatch):
+    """The calibrated family trains each client once; of the same rounds another trains it three times."""
+    monkeypatch.setattr(plan, "calibrate", lambda entries, problem: (1.0, 1.0))
+
+    def estimate(fedex):
+        made = read(SUITE.replace("plain = { fedex = false }", "one = { fedex = { k = 3 } }").replace("k = 3, eps", fedex))
+        (found,) = plan.estimate(made, tmp_path, workers=1)
+        return found
+
+    once, thrice = estimate("k = 3, eps"), estimate("tries = 3, k = 3, eps")
+    assert (once.rounds, once.tests) == (thrice.rounds, thrice.tests)
+    assert thrice.seconds - once.seconds == pytest.approx(once.rounds / 2 * 2)  # half of the rounds, two trainings more
+
+
 def test_progress_tells_the_time_left(here, fedtuner, monkeypatch):
     monkeypatch.setattr(bench, "EVERY", 0.0)
     _, _, err = fedtuner("bench", "mine.toml", "--workers", "1")

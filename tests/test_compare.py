@@ -285,21 +285,35 @@ def test_a_suites_file_stands_for_its_results(folder, fedtuner):
     assert fedtuner("compare", folder.parent.parent / "mine.toml")[0] == 0
 
 
-def test_the_tables_of_all_results_are_printed_as_markdown(folder, capsys):
-    """What docs/results.md is written from."""
-    script = runpy.run_path(str(Path(__file__).parent.parent / "benchmarks" / "paper" / "tables.py"))
-    script["main"].__globals__["HERE"] = folder.parent.parent
-    script["main"]()
-    out = capsys.readouterr().out
-    assert (
-        "`fedtuner bench benchmarks/paper/mine.toml`: 40 studies; 8 of 160 arms diverged; a processor, 2 cores" in out
-    )
-    assert "| personalized | plain | **21.20 ± 1.83 (1.92)** |" in out
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_tables_of_all_results_are_made_as_markdown(folder):
+    script = runpy.run_path(str(ROOT / "benchmarks" / "paper" / "tables.py"))
+    script["tables"].__globals__["HERE"] = folder.parent.parent
+    made = script["tables"]()
+    assert list(made) == ["mine"]
+    how = "`fedtuner bench benchmarks/paper/mine.toml`: 40 studies; 8 of 160 arms diverged; a processor, 2 cores"
+    assert made["mine"].startswith(how)
+    assert "| personalized | plain | **21.20 ± 1.83 (1.92)** |" in made["mine"]
+    page = "Before\n<!-- mine -->\nold\n<!-- /mine -->\n<!-- yours -->\nold\n<!-- /yours -->\n"
+    filled = script["fill"](page, made)
+    assert filled == page.replace("old", f"\n{made['mine']}\n", 1)
+    assert script["fill"](filled, made) == filled
+
+
+def test_the_page_of_results_shows_what_is_kept():
+    script = runpy.run_path(str(ROOT / "benchmarks" / "paper" / "tables.py"))
+    page, made = (ROOT / "docs" / "results.md").read_text(), script["tables"]()
+    assert {"table1-small", "online", "floors"} <= set(made)
+    for name in made:
+        assert f"<!-- {name} -->" in page
+    assert script["fill"](page, made) == page
 
 
 def test_floors_are_the_errors_of_guessing():
     """By hand: of all 7 labels to train on 1 is the commonest (4); of the second client's own it is 2."""
-    script = runpy.run_path(str(Path(__file__).parent.parent / "benchmarks" / "paper" / "floors.py"))
+    script = runpy.run_path(str(ROOT / "benchmarks" / "paper" / "floors.py"))
 
     def client(id, train, test):
         return Client(id, *((np.zeros((len(y), 1)), np.array(y)) for y in (train, [0], test)))

@@ -1,39 +1,97 @@
-"""Print the tables of all results that are here as Markdown: what docs/results.md is written from.
+"""Write the tables of docs/results.md from the results that are here:
 
-python benchmarks/paper/tables.py > tables.md
+python benchmarks/paper/tables.py           # into the page
+python benchmarks/paper/tables.py --print   # all of them, to read
+
+A table stands between ``<!-- NAME -->`` and ``<!-- /NAME -->``, NAME being that of the suite.
 """
 
 from __future__ import annotations
 
+import json
+import re
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fedtuner.experiments.compare import compare
 from fedtuner.experiments.results import about, read
+from fedtuner.experiments.tables import markdown
 from fedtuner.experiments.tabulate import render
 
 HERE = Path(__file__).parent
+PAGE = HERE.parent.parent / "docs" / "results.md"
 
 
-def main() -> None:
+def tables() -> dict[str, str]:
+    """Return all tables by name, as Markdown for a page in docs/."""
+    made = {}
     for folder in sorted(path.parent for path in (HERE / "results").glob("*/suite.json")):
         found = read(folder)
-        if not found:
-            continue
-        print(f"## {folder.name}\n\n`fedtuner bench benchmarks/paper/{folder.name}.toml`: {made_with(found)}.\n")
-        print(render(compare([folder]), "markdown"))
-        figures = [wanted.get("name", wanted["kind"]) for wanted in about(folder).get("figures", [])]
-        for name in figures:
-            picture = folder / "figures" / f"{name}.svg"
-            if picture.exists():
-                print(f"![{name}](../{picture.relative_to(HERE.parent.parent)})\n")
+        if found:
+            made[folder.name] = "\n\n".join(
+                [
+                    f"`fedtuner bench benchmarks/paper/{folder.name}.toml`: {made_with(found)}.",
+                    render(compare([folder]), "markdown").strip(),
+                    *pictures(folder),
+                ]
+            )
+    file = HERE / "results" / "floors.json"
+    return made | ({"floors": floors(json.loads(file.read_text()))} if file.exists() else {})
 
 
-def made_with(found: list[dict]) -> str:
+def made_with(found: list[dict[str, Any]]) -> str:
     """Return how many studies on which machines with which versions."""
     machines = {f"{kept['machine']['cpu']}, {kept['machine']['cores']} cores" for kept in found}
     versions = {", ".join(f"{name} {version}" for name, version in kept["versions"].items()) for kept in found}
     diverged, arms = sum(len(kept["diverged"]) for kept in found), sum(kept["arms"] for kept in found)
     return f"{len(found)} studies; {diverged} of {arms} arms diverged; {'; '.join(sorted(machines | versions))}"
+
+
+def pictures(folder: Path) -> list[str]:
+    """Return the figures of a suite that have been drawn."""
+    named = [wanted.get("name", wanted["kind"]) for wanted in about(folder).get("figures", [])]
+    files = {name: folder / "figures" / f"{name}.svg" for name in named}
+    return [f"![{name}](../benchmarks/paper/{f.relative_to(HERE)})" for name, f in files.items() if f.exists()]
+
+
+def floors(kept: Mapping[str, Any]) -> str:
+    """Return what errors are to be read against."""
+    head = ["", "test examples", "commonest label", "the client's commonest", "rounds", "untuned, global", "personalized"]
+    rows = [
+        [
+            row["data"], str(row["test examples"]), _percent(row["guessing"]), _percent(row["guessing own"]),
+            str(row["rounds"]), _percent(row["untuned"]["global"]), _percent(row["untuned"]["personalized"]),
+        ]
+        for row in kept["rows"]
+    ]  # fmt: skip
+    return f"`python benchmarks/paper/floors.py`\n\n{markdown(head, rows).strip()}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def fill(text: str, made: Mapping[str, str]) -> str:
+    """Return a page with the tables that it has a place for."""
+    for name, table in made.items():
+        text = re.sub(
+            rf"(<!-- {re.escape(name)} -->\n).*?(<!-- /{re.escape(name)} -->)",
+            lambda found, table=table: f"{found[1]}\n{table}\n\n{found[2]}",  # type: ignore[misc]
+            text,
+            flags=re.DOTALL,
+        )
+    return text
+
+
+def main() -> None:
+    made = tables()
+    if "--print" in sys.argv[1:]:
+        for name, table in made.items():
+            print(f"## {name}\n\n{table}\n")
+    else:
+        PAGE.write_text(fill(PAGE.read_text(), made))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,21 @@
-"""The loop as researchers write it: a deep copy per client, a DataLoader, torch.optim, all cores as threads."""
+"""The loop as researchers write it: a deep copy per client, a DataLoader, torch.optim, all cores as threads.
+
+Its data set turns one example after the other into tensors. Written with more care, the data are tensors beforehand:
+``TensorDataset`` is the stricter comparison.
+"""
 
 from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 from workloads import WORKLOADS, clients, config
 
 import fedtuner as ft
@@ -23,12 +28,28 @@ from fedtuner.samplers import local
 from fedtuner.task import Metrics
 
 
-def train(model: torch.nn.Module, split: Any, c: dict[str, Any]) -> torch.nn.Module:
+class Examples(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Arrays, of which each example becomes a pair of tensors when it is asked for."""
+
+    def __init__(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        self.x, self.y = x.numpy(), y.numpy()
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.tensor(self.x[i]), torch.tensor(self.y[i])
+
+
+DATA: dict[str, Callable[..., Dataset[Any]]] = {"naive": Examples, "naive on tensors": TensorDataset}
+
+
+def train(model: torch.nn.Module, split: Any, c: dict[str, Any], data: Callable[..., Any] = Examples) -> torch.nn.Module:
     """One client's training as researchers write it."""
     model = copy.deepcopy(model)
     model.train()
     optimiser = torch.optim.SGD(model.parameters(), lr=c["lr"], momentum=c["momentum"], weight_decay=c["weight_decay"])
-    loader = DataLoader(TensorDataset(*split), batch_size=c["batch"], shuffle=True)
+    loader = DataLoader(data(*split), batch_size=c["batch"], shuffle=True)
     for _ in range(c["epochs"]):
         for x, y in loader:
             optimiser.zero_grad()
@@ -38,20 +59,20 @@ def train(model: torch.nn.Module, split: Any, c: dict[str, Any]) -> torch.nn.Mod
     return model
 
 
-def one_round(server: torch.nn.Module, clients: list[Any], c: dict[str, Any]) -> None:
-    states = [train(server, split, c).state_dict() for split in clients]
+def one_round(server: torch.nn.Module, clients: list[Any], c: dict[str, Any], data: Callable[..., Any]) -> None:
+    states = [train(server, split, c, data).state_dict() for split in clients]
     server.load_state_dict({k: torch.stack([s[k].float() for s in states]).mean(0) for k in states[0]})
 
 
-def rate(name: str, batch: int, seconds: float) -> float:
+def rate(name: str, batch: int, seconds: float, side: str = "naive") -> float:
     """Samples a second of the naive loop, all cores as threads."""
-    splits = clients(name)
+    splits, data = clients(name), DATA[side]
     torch.set_num_threads(cores())
     server, done = WORKLOADS[name].build(), 0
-    one_round(server, splits, config(batch))  # warm
+    one_round(server, splits, config(batch), data)  # warm
     began = time.perf_counter()
     while time.perf_counter() - began < seconds:
-        one_round(server, splits, config(batch))
+        one_round(server, splits, config(batch), data)
         done += sum(len(x) for x, _ in splits)
     return done / (time.perf_counter() - began)
 
@@ -131,7 +152,7 @@ def evaluate(model: torch.nn.Module, split: Any) -> Any:
     model.eval()
     loss, wrong = 0.0, 0
     with torch.no_grad():
-        for x, y in DataLoader(TensorDataset(split.x.contiguous(), split.y), batch_size=64):
+        for x, y in DataLoader(Examples(split.x.contiguous(), split.y), batch_size=64):
             output = model(x)
             loss += float(F.cross_entropy(output, y, reduction="sum"))
             wrong += int((output.argmax(1) != y).sum())

@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -77,7 +78,8 @@ def throughput(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         for batch in arguments.batches:
             sides: dict[str, list[float]] = {}
             for _ in range(arguments.repeats):  # interleaved
-                sides.setdefault("naive", []).append(apart(naive.rate, name, batch, arguments.seconds))
+                for side in naive.DATA:
+                    sides.setdefault(side, []).append(apart(naive.rate, name, batch, arguments.seconds, side))
                 ours = ("sequential", "batched") if batched.covers(problem(name).task) else ("sequential",)
                 for engine in ours:
                     rate = apart(our_rate, name, batch, arguments.seconds, engine, cores())
@@ -100,15 +102,16 @@ def our_rate(name: str, batch: int, seconds: float, engine: str, workers: int) -
     place = Place(setting, made, NOWHERE)
     executor = Serial(place) if workers == 1 else Processes(place, workers)
     times: dict[int, list[float]] = {arm.id: [] for arm in arms}
-    began, stopping = math.inf, False
+    began, stop = math.inf, threading.Event()
     try:
-        for progress in executor.advance([Leg(arm, None, 10**6) for arm in arms], lambda: stopping):
+        for progress in executor.advance([Leg(arm, None, 10**6) for arm in arms], stop.is_set):
             now = time.perf_counter()
-            if not stopping:  # what comes later comes while others rest
+            if not stop.is_set():  # what comes later comes while others rest
                 times[progress.arm] += [now] * len(progress.records)
             if all(times.values()):
                 began = min(began, now)
-            stopping = now - began > seconds and all(len(seen) > 1 for seen in times.values())
+            if now - began > seconds and all(len(seen) > 1 for seen in times.values()):
+                stop.set()
     finally:
         executor.close()
     return sum(n * (len(seen) - 1) / (seen[-1] - seen[0]) for seen in times.values())

@@ -18,26 +18,21 @@ README_BATCH = 32
 def throughput(kept: dict[str, Any]) -> str:
     """All workloads and batch sizes."""
     head = (
-        "workload",
-        "batch",
-        "naive",
-        "sequential",
-        "batched",
-        "sequential / naive",
-        "batched / naive",
+        "workload", "batch", "naive", "naive on tensors", "sequential", "its ratios", "batched", "its ratios",
         "of the limit",
-    )
+    )  # fmt: skip
     return "\n".join([_row(head), _row(["---"] * len(head)), *(throughput_row(row) for row in kept["throughput"])])
 
 
 def throughput_row(row: dict[str, Any]) -> str:
     """One workload at one batch size."""
-    best = max(row["sequential"], row.get("batched", 0.0))
-    return _row([
-        row["workload"], str(row["batch"]), f"{row['naive']:,.0f}", f"{row['sequential']:,.0f}",
-        f"{row['batched']:,.0f}" if "batched" in row else "", f"{row['sequential'] / row['naive']:.1f}",
-        f"{row['batched'] / row['naive']:.1f}" if "batched" in row else "", f"{100 * best / row['limit']:.0f} %",
-    ])  # fmt: skip
+    slow = [row["naive"], row["naive on tensors"]]
+    ours = [row[engine] for engine in ("sequential", "batched") if engine in row]
+    cells = [row["workload"], str(row["batch"]), *(f"{rate:,.0f}" for rate in slow)]
+    for rate in ours:
+        cells += [f"{rate:,.0f}", ", ".join(f"{rate / other:.1f}" for other in slow)]
+    blank = ["", ""] * (2 - len(ours))
+    return _row([*cells, *blank, f"{100 * max(ours) / row['limit']:.0f} %"])
 
 
 def summary(kept: dict[str, Any]) -> str:

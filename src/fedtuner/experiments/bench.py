@@ -108,7 +108,8 @@ class _Board:
 
     def __init__(self, todo: Sequence[Group], workers: int, out: TextIO | None) -> None:
         self._out, self._workers = out, workers
-        self._left = {group.name: (group.problem, group.expected()[0]) for group in todo} if out else {}
+        # Work is in rounds whose clients train once: where they try several candidates, a round is several of them.
+        self._left = {g.name: (g.problem, g.tries * g.expected()[0]) for g in todo} if out else {}
         self._pace: dict[str, float] = {}  # seconds of each problem's round, as far as is known
         self._work: dict[str, tuple[float, float]] = {}  # seconds and rounds of families that have ended
         self._studies, self._done = sum(len(group.asked) for group in todo), 0
@@ -119,13 +120,14 @@ class _Board:
     def time(self, group: Group, problem: Simulation) -> None:
         """Take a problem's pace before its first family."""
         if self._out:
-            self._pace[group.problem] = calibrate(group.entries, problem, 1.0)[0] / speedup(self._workers)
+            pace, _ = calibrate(group.entries, problem, 1.0)
+            self._pace[group.problem] = pace / group.tries / speedup(self._workers)
 
     def begin(self, group: Group) -> None:
         self._now, self._began, self._rounds = group, time.monotonic(), 0
 
     def show(self, rounds: int) -> None:
-        self._rounds = rounds
+        self._rounds = rounds * (self._now.tries if self._now else 1)
         self._say()
 
     def finished(self) -> None:

@@ -48,6 +48,12 @@ class Group:
         """The name of their folder."""
         return hashlib.blake2b(self.entries[0].family.encode(), digest_size=8).hexdigest()
 
+    @property
+    def tries(self) -> int:
+        """How many local trainings a client does in a round: the same for all, or their arms would not be shared."""
+        fedex = self.entries[0].spec.fedex
+        return fedex.tried if fedex else 1
+
     def expected(self) -> tuple[int, int]:
         """Return how many rounds and how many tests to expect, from a rehearsal on random scores."""
         reach: dict[int, int] = {}
@@ -104,11 +110,12 @@ def estimate(suite: Suite, out: Path, workers: int | None = None, only: str | No
         expected = [group.expected() for group in mine]
         rounds, tests = (sum(numbers) for numbers in zip(*expected, strict=True))
         asked = sum(entry.spec.schedule.cost for group in mine for entry in group.asked)
-        amount = _in_rounds(rounds, tests, problem, mine[0].entries[0]) / speedup(workers or cores())
+        trained = sum(group.tries * n for group, (n, _) in zip(mine, expected, strict=True)) / mine[0].tries
+        amount = _in_rounds(trained, tests, problem, mine[0].entries[0]) / speedup(workers or cores())
         yield Estimate(name, studies, asked, rounds, tests, pace, pace * amount, work * amount)
 
 
-def _in_rounds(rounds: int, tests: int, problem: Simulation, entry: Entry) -> float:
+def _in_rounds(rounds: float, tests: int, problem: Simulation, entry: Entry) -> float:
     """Return the work as a number of rounds: a test is the work of all clients once."""
     return rounds + tests * len(problem.clients) / entry.spec.cohort
 
