@@ -407,8 +407,8 @@ def test_a_round_in_which_clients_try_more_takes_longer(tmp_path, monkeypatch):
     monkeypatch.setattr(plan, "calibrate", lambda entries, problem: (1.0, 1.0))
 
     def estimate(fedex):
-        made = read(SUITE.replace("plain = { fedex = false }", "one = { fedex = { k = 3 } }").replace("k = 3, eps", fedex))
-        (found,) = plan.estimate(made, tmp_path, workers=1)
+        text = SUITE.replace("plain = { fedex = false }", "one = { fedex = { k = 3 } }").replace("k = 3, eps", fedex)
+        (found,) = plan.estimate(read(text), tmp_path, workers=1)
         return found
 
     once, thrice = estimate("k = 3, eps"), estimate("tries = 3, k = 3, eps")

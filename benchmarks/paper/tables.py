@@ -58,7 +58,7 @@ def pictures(folder: Path) -> list[str]:
 
 def floors(kept: Mapping[str, Any]) -> str:
     """Return what errors are to be read against."""
-    head = ["", "test examples", "commonest label", "the client's commonest", "rounds", "untuned, global", "personalized"]
+    head = ["", "test examples", "commonest label", "the client's own", "rounds", "untuned, global", "personalized"]
     rows = [
         [
             row["data"], str(row["test examples"]), _percent(row["guessing"]), _percent(row["guessing own"]),

@@ -44,7 +44,9 @@ class Examples(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 DATA: dict[str, Callable[..., Dataset[Any]]] = {"naive": Examples, "naive on tensors": TensorDataset}
 
 
-def train(model: torch.nn.Module, split: Any, c: dict[str, Any], data: Callable[..., Any] = Examples) -> torch.nn.Module:
+def train(
+    model: torch.nn.Module, split: Any, c: dict[str, Any], data: Callable[..., Any] = Examples
+) -> torch.nn.Module:
     """One client's training as researchers write it."""
     model = copy.deepcopy(model)
     model.train()

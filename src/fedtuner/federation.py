@@ -232,8 +232,11 @@ class Simulation:
 
     def size(self, client: int, split: str) -> int:
         """Return how many examples a client's split has, without loading a lazy one."""
-        given = getattr(self.clients[client], split)
-        return len(given) if isinstance(given, Lazy) else len(self.data(client, split))
+        if (client, split) not in self._prepared:
+            given = getattr(self.clients[client], split)
+            if isinstance(given, Lazy):
+                return len(given)
+        return len(self.data(client, split))
 
     def _sample(self, client: int) -> Sized:
         given = self.clients[client].train

@@ -233,15 +233,17 @@ class Task:
         self._bind(w)
         flat = torch.from_numpy(w) if self._on_cpu else self._flat
         head, parts = flat[: self.trainable], self._layout[: len(self._trained)]
-        sizes = [part.size for part in parts]
-        weights = torch.split_with_sizes(head, sizes)
-        velocities = torch.split_with_sizes(torch.zeros_like(head), sizes) if momentum else ()
+        weights = _stored(head, parts)
+        velocities = _stored(torch.zeros_like(head), parts) if momentum else ()
         for n, rows in enumerate(batches, 1):
             if n % CHECKED == 0 and not torch.isfinite(head).all():
                 break  # it will not come back
-            gradient = torch.autograd.grad(self._bound_loss(data, rows), self._trained, materialize_grads=True)
-            flats = [_flatten(part, g) for part, g in zip(parts, gradient, strict=True)]
-            _sgd(weights, flats, velocities, lr, momentum, decay)
+            gradient = torch.autograd.grad(self._bound_loss(data, rows), self._trained, allow_unused=True)
+            moves = [
+                torch.zeros_like(weight) if g is None else _in_order(part, g)
+                for weight, part, g in zip(weights, parts, gradient, strict=True)
+            ]
+            _sgd(weights, moves, velocities, lr, momentum, decay)
         if not self._on_cpu:
             w[:] = flat.cpu().numpy()
 
@@ -358,9 +360,19 @@ def _part(name: str, tensor: Tensor, kernel: bool) -> Part:
     return Part(name, (out, height, width, into), (0, 3, 1, 2))
 
 
+def _in_order(part: Part, tensor: Tensor) -> Tensor:
+    """Return a tensor with its entries as w has them, without gaps: fused steps read memory as it lies."""
+    return (tensor.permute(0, 2, 3, 1) if part.axes else tensor).contiguous()
+
+
 def _flatten(part: Part, tensor: Tensor) -> Tensor:
-    """Return a tensor's entries in the order in which w has them, without gaps: fused steps read memory as it lies."""
-    return (tensor.permute(0, 2, 3, 1) if part.axes else tensor).reshape(-1).contiguous()
+    return _in_order(part, tensor).view(-1)
+
+
+def _stored(flat: Tensor, parts: list[Part]) -> list[Tensor]:
+    """Return views of ``flat`` as the parts are stored."""
+    pieces = torch.split_with_sizes(flat, [part.size for part in parts])
+    return [piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)]
 
 
 def _split(flat: Tensor, layout: list[Part]) -> list[Tensor]:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -198,9 +198,10 @@ class Shaped(Protocol):
 
 def shape(task: Task, config: Config) -> tuple[Value | None, ...]:
     """Return the values of a configuration that shape the model; none for most tasks."""
-    return tuple(config.get(name) for name in task.choices) if isinstance(task, Shaped) else ()
+    return tuple(config.get(name) for name in getattr(task, "choices", ()))
 
 
 def evaluate(task: Task, w: Vector, data: Any, config: Config) -> Metrics:
     """Return the loss and error of w under a configuration."""
-    return task.evaluate(w, data, config) if isinstance(task, Shaped) else task.evaluate(w, data)
+    shaped = cast(Shaped, task) if getattr(task, "choices", None) else None  # isinstance of a protocol takes long
+    return shaped.evaluate(w, data, config) if shaped else task.evaluate(w, data)
