@@ -301,7 +301,8 @@ def main() -> None:
     arguments = made.parse_args()
     kept = json.loads(tables.RESULTS.read_text()) if tables.RESULTS.exists() else {}
     for name in arguments.only:
-        kept[name] = SECTIONS[name](arguments)
+        found = SECTIONS[name](arguments)
+        kept[name] = joined(kept.get(name, []), found) if name == "throughput" else found
         print(name, json.dumps(kept[name], indent=1) if name != "throughput" else "", flush=True)
         kept[f"{name} with"] = {"seconds": arguments.seconds, "repeats": arguments.repeats}
         kept["machine"] = {
@@ -310,6 +311,12 @@ def main() -> None:
         tables.RESULTS.parent.mkdir(exist_ok=True)
         tables.RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
     tables.write(kept)
+
+
+def joined(before: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What is known of all workloads, where only some were measured again."""
+    rows = {(row["workload"], row["batch"]): row for row in [*before, *found]}
+    return [rows[key] for key in sorted(rows)]
 
 
 def processor() -> str:
