@@ -25,11 +25,12 @@ from torch import Tensor, nn
 from fedtuner.arm import work
 from fedtuner.federation import Report, Simulation
 from fedtuner.methods.base import Job, Method
-from fedtuner.pytorch import CHUNK, Data, Task, _one_thread
+from fedtuner.pytorch import CHUNK, Data, Task
 from fedtuner.pytorch import _Trainer as Alone
 from fedtuner.rng import number
 from fedtuner.space import Config
 from fedtuner.task import CHECKED, Metrics, Rows, Vector
+from fedtuner.tensors import one_thread
 
 _POINTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.ELU, nn.LeakyReLU, nn.SiLU, nn.Softplus, nn.Identity)
 LAYERS = (nn.Flatten, nn.Linear, nn.Dropout, *_POINTWISE)
@@ -130,7 +131,7 @@ def work_all(method: Method, problem: Simulation, jobs: Sequence[Job]) -> list[R
     seen: Any = _Seen(problem, _Together(task, hub.switch))
     reports: list[Any] = [None] * len(jobs)
     clients = [greenlet(lambda job=job: work(method, seen, job), parent=hub) for job in jobs]
-    with _one_thread():
+    with one_thread():
         said = [(n, client.switch()) for n, client in enumerate(clients)]
         while said:
             asks: dict[int, Any] = {}

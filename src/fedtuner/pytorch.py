@@ -7,7 +7,7 @@ on one thread, so that the bits do not depend on the machine's load or on where 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedtuner import tensors
 from fedtuner.errors import TaskError
 from fedtuner.rng import number
 from fedtuner.shapes import Configure, Shapes
@@ -77,7 +78,7 @@ class Task:
         except (RuntimeError, AssertionError) as error:
             raise TaskError(f"device = {device!r} is not to be had here: {str(error).splitlines()[0]}") from error
         self._module = self._fresh(0).to(self.device)
-        parts = _parts(self._module)
+        parts = tensors.parts(self._module)
         self._layout = [part for part, _ in parts]
         self._tensors = [tensor for _, tensor in parts]
         self._trained = [tensor for tensor in self._tensors if tensor.requires_grad]
@@ -119,17 +120,17 @@ class Task:
 
     def initial(self, seed: int) -> Vector:
         """Return the parameters and buffers of a freshly built module."""
-        parts = _parts(self._fresh(seed))
-        if [part for part, _ in parts] != self._layout:
+        parts, fresh = zip(*tensors.parts(self._fresh(seed)), strict=True)
+        if list(parts) != self._layout:
             raise TaskError("build() gave a model of another shape than before: it must always build the same one")
-        return np.concatenate([_flatten(part, t.detach()).numpy() for part, t in parts]).astype(np.float32, copy=False)
+        return tensors.joined(parts, (t.detach() for t in fresh)).numpy()
 
     def module(self, w: Vector, config: Config | None = None) -> nn.Module:
         """Return a new module that holds a copy of w, in evaluation mode, in the shape that a configuration gives."""
         module = self._fresh(0)
         with torch.no_grad():
             flat = torch.from_numpy(np.array(w, np.float32))
-            for (_, tensor), view in zip(_parts(module), _split(flat, self._layout), strict=True):
+            for (_, tensor), view in zip(tensors.parts(module), tensors.split(flat, self._layout), strict=True):
                 tensor.copy_(view)
         self._shapes.set_once(module, config or {})
         return module.eval()
@@ -145,7 +146,7 @@ class Task:
             if t.is_floating_point() and not torch.isfinite(t).all():
                 raise TaskError(f"{name} has values that are NaN or infinite")
         if self._images and x.ndim == 4:
-            with _one_thread():  # with two, small copies take 30 times as long when another process has a core
+            with tensors.one_thread():  # with two, small copies take 30 times as long when another process has a core
                 x = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)  # stored channels last, like the kernels
         return Data(x.to(self.device), y.to(self.device))
 
@@ -158,10 +159,10 @@ class Task:
         for counter, start in self._counters:
             counter.copy_(start)
         self._mode(training=True)
-        with _one_thread(), _own_generator(self.device):
+        with tensors.one_thread(), tensors.own_generator(self.device):
             self._seed(seed)
             yield _Trainer(self, data, seed)
-        if any(a is not b for a, (_, b) in zip(self._tensors, _named(self._module), strict=True)):
+        if any(a is not b for a, (_, b) in zip(self._tensors, tensors.named(self._module), strict=True)):
             raise TaskError(
                 "training has replaced a parameter or buffer of the model: change them in place, by copy_()"
             )
@@ -174,7 +175,7 @@ class Task:
         self._bind(w)
         self._mode(training=False)
         loss, error, version = 0.0, 0.0, data.x._version
-        with _one_thread(), torch.no_grad():
+        with tensors.one_thread(), torch.no_grad():
             for start in range(0, len(data), CHUNK):
                 x, y = data.x[start : start + CHUNK], data.y[start : start + CHUNK]
                 output = self._forward(x)
@@ -185,7 +186,7 @@ class Task:
         return Metrics(loss / len(data), error / len(data), len(data))
 
     def _fresh(self, seed: int) -> nn.Module:
-        with _one_thread(), _own_generator(self.device):
+        with tensors.one_thread(), tensors.own_generator(self.device):
             self._seed(seed)
             module = self._build()
         if not isinstance(module, nn.Module):
@@ -207,7 +208,7 @@ class Task:
             self._module.train(training)
 
     def _view(self, flat: Tensor) -> None:
-        for tensor, view in zip(self._tensors, _split(flat, self._layout), strict=True):
+        for tensor, view in zip(self._tensors, tensors.split(flat, self._layout), strict=True):
             tensor.data = view
 
     def _bind(self, w: Vector) -> None:
@@ -224,7 +225,7 @@ class Task:
 
     def _bound_loss(self, data: Data, rows: Rows) -> Tensor:
         picked = torch.from_numpy(rows).to(self.device)
-        return self._scalar_loss(self._forward(_take(data.x, picked)), data.y.index_select(0, picked))
+        return self._scalar_loss(self._forward(tensors.take(data.x, picked)), data.y.index_select(0, picked))
 
     def _descend(
         self, w: Vector, data: Data, batches: Iterable[Rows], lr: float, momentum: float, decay: float
@@ -233,17 +234,17 @@ class Task:
         self._bind(w)
         flat = torch.from_numpy(w) if self._on_cpu else self._flat
         head, parts = flat[: self.trainable], self._layout[: len(self._trained)]
-        weights = _stored(head, parts)
-        velocities = _stored(torch.zeros_like(head), parts) if momentum else ()
+        weights = tensors.stored(head, parts)
+        velocities = tensors.stored(torch.zeros_like(head), parts) if momentum else ()
         for n, rows in enumerate(batches, 1):
             if n % CHECKED == 0 and not torch.isfinite(head).all():
                 break  # it will not come back
             gradient = torch.autograd.grad(self._bound_loss(data, rows), self._trained, allow_unused=True)
             moves = [
-                torch.zeros_like(weight) if g is None else _in_order(part, g)
+                torch.zeros_like(weight) if g is None else tensors.in_order(part, g)
                 for weight, part, g in zip(weights, parts, gradient, strict=True)
             ]
-            _sgd(weights, moves, velocities, lr, momentum, decay)
+            tensors.sgd(weights, moves, velocities, lr, momentum, decay)
         if not self._on_cpu:
             w[:] = flat.cpu().numpy()
 
@@ -251,17 +252,17 @@ class Task:
         trained = self._trained
         loss = self._batch_loss(w, data, rows)
         gradient = torch.autograd.grad(loss, trained, create_graph=True, materialize_grads=True)
-        along = _split(torch.from_numpy(direction).to(self.device), self._layout)
+        along = tensors.split(torch.from_numpy(direction).to(self.device), self._layout)
         slope = torch.stack([(g * d).sum() for g, d in zip(gradient, along, strict=True)]).sum()
         if not slope.requires_grad:  # a loss that is linear in w has no curvature
             return np.zeros(self.trainable, np.float32)
         product = torch.autograd.grad(slope, trained, materialize_grads=True)
-        return torch.cat([_flatten(part, p) for part, p in zip(self._layout, product, strict=False)]).cpu().numpy()
+        return tensors.joined(self._layout, product).cpu().numpy()
 
     def _gradient(self, w: Vector, data: Data, rows: Rows) -> Vector:
         loss = self._batch_loss(w, data, rows)
         gradient = torch.autograd.grad(loss, self._trained, materialize_grads=True)
-        torch.cat([_flatten(part, g) for part, g in zip(self._layout, gradient, strict=False)], out=self._flat_grad)
+        tensors.joined(self._layout, gradient, out=self._flat_grad)
         if not self._on_cpu:
             self._grad[:] = self._flat_grad.cpu().numpy()
             w[self.trainable :] = self._flat[self.trainable :].cpu().numpy()
@@ -317,7 +318,7 @@ class _Trainer:
 
     def sgd(self, w: Vector, g: Vector, velocity: Vector | None, lr: float, momentum: float, decay: float) -> None:
         velocities = [] if velocity is None else [torch.from_numpy(velocity)]
-        _sgd([torch.from_numpy(w)], [torch.from_numpy(g)], velocities, lr, momentum, decay)
+        tensors.sgd([torch.from_numpy(w)], [torch.from_numpy(g)], velocities, lr, momentum, decay)
 
     def descend(self, w: Vector, batches: Iterable[Rows], lr: float, momentum: float, decay: float) -> None:
         self._task._descend(w, self._data, batches, lr, momentum, decay)
@@ -325,73 +326,6 @@ class _Trainer:
     def _reseed(self, key: int | None) -> None:
         if key is not None:
             self._task._seed(number(self._seed, "draw", key))
-
-
-def _sgd(
-    weights: Sequence[Tensor], gradients: Sequence[Tensor], velocities: Sequence[Tensor],
-    lr: float, momentum: float, decay: float,
-) -> None:  # fmt: skip
-    """Step in place, in one pass over the vectors: what torch.optim.SGD(fused=True) calls."""
-    torch._fused_sgd_(
-        list(weights), list(gradients), list(velocities), lr=lr, momentum=momentum, weight_decay=decay, dampening=0.0,
-        nesterov=False, maximize=False, is_first_step=False,
-    )  # fmt: skip
-
-
-def _parts(module: nn.Module) -> list[tuple[Part, Tensor]]:
-    """Return what makes up w: parameters that train, those that do not, and buffers of real numbers."""
-    kernels = {id(m.weight) for m in module.modules() if isinstance(m, nn.Conv2d)}
-    return [(_part(name, tensor, id(tensor) in kernels), tensor) for name, tensor in _named(module)]
-
-
-def _named(module: nn.Module) -> list[tuple[str, Tensor]]:
-    named = list(module.named_parameters())
-    return [
-        *((n, p) for n, p in named if p.requires_grad),
-        *((n, p) for n, p in named if not p.requires_grad),
-        *((n, b) for n, b in module.named_buffers() if b.is_floating_point()),
-    ]
-
-
-def _part(name: str, tensor: Tensor, kernel: bool) -> Part:
-    if not kernel:
-        return Part(name, tuple(tensor.shape))
-    out, into, height, width = tensor.shape
-    return Part(name, (out, height, width, into), (0, 3, 1, 2))
-
-
-def _in_order(part: Part, tensor: Tensor) -> Tensor:
-    """Return a tensor with its entries as w has them, without gaps: fused steps read memory as it lies."""
-    return (tensor.permute(0, 2, 3, 1) if part.axes else tensor).contiguous()
-
-
-def _flatten(part: Part, tensor: Tensor) -> Tensor:
-    return _in_order(part, tensor).view(-1)
-
-
-def _stored(flat: Tensor, parts: list[Part]) -> list[Tensor]:
-    """Return views of ``flat`` as the parts are stored."""
-    pieces = torch.split_with_sizes(flat, [part.size for part in parts])
-    return [piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)]
-
-
-def _split(flat: Tensor, layout: list[Part]) -> list[Tensor]:
-    """Return views of ``flat`` as the tensors of the layout, as far as it reaches."""
-    views, start = [], 0
-    for part in layout:
-        if start + part.size > flat.numel():
-            break
-        stored = flat[start : start + part.size].view(part.shape)
-        views.append(stored.permute(part.axes) if part.axes else stored)
-        start += part.size
-    return views
-
-
-def _take(x: Tensor, rows: Tensor) -> Tensor:
-    """Return rows of x; of images that are stored channels last, without touching their order."""
-    if x.ndim == 4 and x.stride(1) == 1:
-        return x.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
-    return x.index_select(0, rows)
 
 
 def _has_dropout(module: nn.Module) -> bool:
@@ -405,32 +339,6 @@ def _dropout(module: nn.Module) -> float:
 
 def _set_dropout(module: nn.Module, rate: float) -> None:
     setattr(module, "p" if isinstance(module, _DROPOUTS[0]) else "dropout", rate)
-
-
-@contextmanager
-def _own_generator(device: torch.device) -> Iterator[None]:
-    """Leave torch's generators as they were."""
-    before = torch.default_generator.get_state()
-    there = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-    try:
-        yield
-    finally:
-        torch.default_generator.set_state(before)
-        if there is not None:
-            torch.cuda.set_rng_state(there, device)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    if before == 1:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _pair(split: Any) -> tuple[Any, Any]:
