@@ -15,9 +15,12 @@ import pytest
 import fedtuner as ft
 import toys
 from fedtuner import executors
+from fedtuner import legs as legs_module
+from fedtuner import worker as worker_module
 from fedtuner.arm import Setting
 from fedtuner.errors import ClientError, WorkerError
-from fedtuner.executors import Assessment, Leg, Place, Processes, Serial, open_executor
+from fedtuner.executors import Processes, Serial, open_executor
+from fedtuner.legs import Assessment, Leg, Place
 from fedtuner.methods.base import Job
 from fedtuner.store import pack
 
@@ -145,7 +148,7 @@ def test_legs_can_be_cut_anywhere(team, expected):
 
 @pytest.mark.parametrize("ship", [0.0, 1e9])
 def test_how_often_states_are_sent_changes_nothing(team, monkeypatch, expected, ship):
-    monkeypatch.setattr(executors, "_SHIP", ship)
+    monkeypatch.setattr(worker_module, "_SHIP", ship)
     executor = team(2)
     sent = [p for p in executor.advance(legs(), never) if p.state is not None]
     if ship:  # the last alone; and each round of the leg that the others were waiting for
@@ -213,7 +216,7 @@ def test_a_worker_killed_on_its_way_is_replaced(team, expected):
 
 @pytest.mark.parametrize("ship", [0.0, 2.0])
 def test_all_workers_killed_again_and_again(team, monkeypatch, expected, ship):
-    monkeypatch.setattr(executors, "_SHIP", ship)
+    monkeypatch.setattr(worker_module, "_SHIP", ship)
     monkeypatch.setattr(executors, "_TRIES", 100)
     executor, records, states = team(2), {}, {}
     for count, progress in enumerate(executor.advance(legs(), never), start=1):
@@ -320,7 +323,7 @@ def test_an_error_that_is_not_the_clients_says_what_it_was(team, monkeypatch):
     def broken(*args):
         raise ZeroDivisionError("in the aggregation")
 
-    monkeypatch.setattr(executors, "rounds", broken)
+    monkeypatch.setattr(legs_module, "rounds", broken)
     with pytest.raises(WorkerError, match=r"ZeroDivisionError\('in the aggregation'\)"):
         list(team(2).advance(legs(), never))
 

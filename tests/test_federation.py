@@ -12,8 +12,9 @@ import fedtuner as ft
 import toys
 from fedtuner.arm import Setting, begin, cohort, fold, plan, work
 from fedtuner.errors import SpecError
-from fedtuner.executors import Elsewhere, Place, Serial, open_executor
+from fedtuner.executors import Elsewhere, Serial, open_executor
 from fedtuner.federation import Federation
+from fedtuner.legs import Place
 from fedtuner.rng import stream
 
 SETTING = Setting(ft.methods.fedavg, ft.FedEx(k=3), cohort=4)

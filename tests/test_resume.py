@@ -16,7 +16,7 @@ import pytest
 
 import fedtuner as ft
 import toys
-from fedtuner import driver, executors, memory, progress, store
+from fedtuner import driver, memory, progress, store, worker
 from fedtuner.errors import Interrupted, StoreError
 
 # Other tests may have left threads of libraries in this process; neither workers nor forks use them.
@@ -181,8 +181,8 @@ def test_killed_again_and_again(tmp_path, small):
 
 DRIVER = """
 import sys, toys
-from fedtuner import driver, executors
-executors._SHIP = driver._SAVE = 0.05
+from fedtuner import driver, worker
+worker._SHIP = driver._SAVE = 0.05
 print("begun", flush=True)
 done = toys.tune(store=sys.argv[1], workers=int(sys.argv[2]))
 done.evaluate()
@@ -240,7 +240,7 @@ def test_a_study_can_continue_while_orphans_still_work(tmp_path, finished):
 def test_a_killed_worker_is_replaced(tmp_path, monkeypatch, finished, ship):
     from multiprocessing import active_children
 
-    monkeypatch.setattr(executors, "_SHIP", ship)
+    monkeypatch.setattr(worker, "_SHIP", ship)
     monkeypatch.setattr(driver, "_SAVE", ship)
     killed = []
 

@@ -36,7 +36,8 @@ from workloads import WORKLOADS, config, examples, problem
 import fedtuner as ft
 from fedtuner import batched, engines, models
 from fedtuner.arm import Arm, Setting, begin, rounds
-from fedtuner.executors import Leg, Place, Processes, Serial, cores
+from fedtuner.executors import Processes, Serial, cores
+from fedtuner.legs import Leg, Place
 from fedtuner.methods.base import defaults
 from fedtuner.pytorch import Task
 from fedtuner.testing.toys import quadratics

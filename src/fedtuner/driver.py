@@ -14,7 +14,8 @@ from typing import Any
 from fedtuner import memory
 from fedtuner.arm import Record, State
 from fedtuner.errors import Interrupted
-from fedtuner.executors import Executor, Leg, Progress, open_executor
+from fedtuner.executors import Executor, open_executor
+from fedtuner.legs import Leg, Progress
 from fedtuner.memory import memory_of
 from fedtuner.progress import Show, Status, showing, stoppable
 from fedtuner.schedules import Score

@@ -8,75 +8,27 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
-import signal
 import sys
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from fedtuner import engines
-from fedtuner.arm import Arm, Record, Setting, State, begin, rounds, work
-from fedtuner.channel import Channel, pair
-from fedtuner.errors import FedtunerError, SpecError, WorkerError
+from fedtuner.arm import Setting
+from fedtuner.channel import Channel
+from fedtuner.errors import SpecError, WorkerError
 from fedtuner.federation import Federation, Report, Simulation
-from fedtuner.memory import Spilled, memory_of, recall
-from fedtuner.methods.base import Job, Vectors
+from fedtuner.legs import Assessment, Leg, Place, Progress, Share, advance, assess, work
+from fedtuner.methods.base import Job
 from fedtuner.task import Metrics
+from fedtuner.worker import Worker
 
-_SHIP = 2.0  # seconds between the states that a worker sends; a kill loses at most this much work
 _WORTH_SHARING = 5e-3  # seconds: a round that is shorter is done sooner than it is sent
 _STEP = 12  # examples: what a step of local training costs beside its examples, for small and large networks alike
 _TRIES = 3  # how often a leg may take its worker down before it is the leg's fault
-
-
-@dataclass(frozen=True)
-class Place:
-    """What every worker has."""
-
-    setting: Setting
-    problem: Simulation
-    folder: Path  # for client memory that is too large for a state
-
-
-@dataclass(frozen=True)
-class Leg:
-    """Advance an arm from its state (None: from the beginning) to round ``until``."""
-
-    arm: Arm
-    state: State | None
-    until: int
-
-
-@dataclass(frozen=True)
-class Assessment:
-    """Measure a model at one client; what the client remembers is read where the work is done."""
-
-    job: Job
-    memory: Vectors | Spilled
-
-
-@dataclass(frozen=True)
-class Share:
-    """Several clients' work for one worker: what to do, and the jobs with their numbers."""
-
-    what: Callable[[Place, Any], Any]
-    numbers: tuple[int, ...]
-    jobs: tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Rounds that an arm has done, and its state after the last of them where it was sent along."""
-
-    arm: int
-    records: tuple[Record, ...]
-    state: State | None
 
 
 class Executor(Protocol):
@@ -97,29 +49,6 @@ class Executor(Protocol):
         ...
 
 
-def _advance(
-    place: Place, leg: Leg, stop: Callable[[], bool], work_all: Callable[[Sequence[Job]], list[Report]] | None = None
-) -> Iterator[Progress]:
-    setting, problem, folder = place.setting, place.problem, memory_of(place.folder, leg.arm.id)
-    work_all = work_all or partial(engines.work_all, setting, problem)
-    state = begin(setting, problem, leg.arm) if leg.state is None else leg.state
-    if state.round == 0:
-        yield Progress(leg.arm.id, (), state)
-    for following, record in rounds(setting, problem, leg.arm, state, leg.until, folder, work_all):
-        yield Progress(leg.arm.id, (record,), following)
-        if stop():
-            return
-
-
-def _work(place: Place, job: Job) -> Report:
-    return work(place.setting.method, place.problem, job)
-
-
-def _assess(place: Place, assessment: Assessment) -> tuple[Metrics, Metrics]:
-    report = _work(place, replace(assessment.job, memory=recall(assessment.memory)))
-    return report.before, report.after
-
-
 class Serial:
     """All work in this process, one thing after the other."""
 
@@ -132,11 +61,11 @@ class Serial:
         """Do the legs one after the other."""
         for leg in legs:
             if not stop():
-                yield from _advance(self._place, leg, stop)
+                yield from advance(self._place, leg, stop)
 
     def assess(self, jobs: Sequence[Assessment]) -> list[tuple[Metrics, Metrics]]:
         """Do the jobs one after the other."""
-        return [_assess(self._place, job) for job in jobs]
+        return [assess(self._place, job) for job in jobs]
 
     def close(self) -> None:
         """Do nothing."""
@@ -169,11 +98,11 @@ class Processes:
                 yield progress
         for leg in left.values():
             if not stop():
-                yield from _advance(self._place, leg, stop, self._work)
+                yield from advance(self._place, leg, stop, self._work)
 
     def assess(self, jobs: Sequence[Assessment]) -> list[tuple[Metrics, Metrics]]:
         """Do the jobs in as many shares as there are workers; the model is sent once per share."""
-        return self._share(_assess, jobs, [1.0] * len(jobs))
+        return self._share(assess, jobs, [1.0] * len(jobs))
 
     def _work(self, jobs: Sequence[Job]) -> list[Report]:
         """Do a round's jobs on one worker or, if they take long enough to be worth it, on all.
@@ -182,11 +111,11 @@ class Processes:
         """
         if self._round_takes < _WORTH_SHARING:
             began = time.monotonic()
-            share = Share(_work, tuple(range(len(jobs))), tuple(jobs))
+            share = Share(work, tuple(range(len(jobs))), tuple(jobs))
             [(_, reports)] = self._run(deque([share]), lambda: False)
             self._round_takes = time.monotonic() - began
             return list(reports)
-        return self._share(_work, jobs, [_cost(self._place.problem.size(job.client, "train"), job) for job in jobs])
+        return self._share(work, jobs, [_cost(self._place.problem.size(job.client, "train"), job) for job in jobs])
 
     def _share(self, what: Callable[[Place, Any], Any], jobs: Sequence[Any], costs: Sequence[float]) -> list[Any]:
         """Do the jobs on the workers, the costliest first to whoever has least to do, and return what they give."""
@@ -210,15 +139,15 @@ class Processes:
             worker.dismiss()
         self._team = []
 
-    def _hire(self) -> _Worker:
-        return _Worker(self._context, self._place)
+    def _hire(self) -> Worker:
+        return Worker(self._context, self._place)
 
     def _run(self, todo: deque[Any], stop: Callable[[], bool], few: int = 0) -> Iterator[Any]:
         """Hand out tasks and yield the answers; a task whose worker dies goes on from where it last reported.
 
         Legs are broken off, with their states, once no more than ``few`` are left: the caller goes on with them.
         """
-        busy: dict[Channel, tuple[_Worker, Any, int]] = {}
+        busy: dict[Channel, tuple[Worker, Any, int]] = {}
         free = list(self._team)
         told: set[Channel] = set()  # who has been told to stop
         try:
@@ -263,7 +192,7 @@ class Processes:
                 for worker, _, _ in busy.values():
                     self._replace(worker)
 
-    def _replace(self, worker: _Worker) -> _Worker:
+    def _replace(self, worker: Worker) -> Worker:
         worker.process.kill()
         worker.dismiss()
         fresh = self._hire()
@@ -294,89 +223,7 @@ class _Again(tuple[Any, int]):
 def _name(task: Any) -> str:
     if isinstance(task, Leg):
         return f"arm {task.arm.id} before round {task.until}"
-    return "an evaluation" if task.what is _assess else "the clients of a round"
-
-
-class _Worker:
-    def __init__(self, context: Any, place: Place) -> None:
-        self.connection, theirs = pair(context)
-        arguments = (theirs, self.connection, os.getpid(), place)
-        self.process = context.Process(target=_serve, args=arguments, daemon=True)
-        self.process.start()
-        theirs.hang_up()
-
-    def tell(self, message: Any) -> bool:
-        """Send a message; return whether there is anyone to receive it."""
-        try:
-            self.connection.send(message)
-        except OSError:
-            return False
-        return True
-
-    def dismiss(self) -> None:
-        self.connection.close()
-        self.process.join(timeout=0.2)
-        if self.process.is_alive():
-            self.process.terminate()
-            self.process.join()
-
-
-def _serve(connection: Channel, parents: Channel, parent: int, place: Place) -> None:
-    """Do tasks until None comes or the parent is gone. Ctrl-C reaches the whole group: only the parent acts on it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    parents.hang_up()
-    if "torch" in sys.modules:  # a fork of a process that has used several threads must not: OpenMP would wait forever
-        sys.modules["torch"].set_num_threads(1)
-
-    def orphaned() -> bool:
-        return os.getppid() != parent
-
-    connection.alive = lambda: not orphaned()
-
-    try:
-        while True:
-            while not connection.poll(1.0):
-                if orphaned():
-                    return
-            task = connection.recv()
-            if task is None:
-                return
-            if task == "stop":  # it crossed the answer to the last task
-                continue
-            try:
-                _do(connection, place, task, orphaned)
-            except FedtunerError as error:
-                connection.send(("error", (error, traceback.format_exc())))
-            except Exception as error:
-                connection.send(("error", (WorkerError(repr(error)), traceback.format_exc())))
-            connection.send(("free", None))
-    except (EOFError, OSError):
-        return
-
-
-def _do(connection: Channel, place: Place, task: Any, orphaned: Callable[[], bool]) -> None:
-    if isinstance(task, Share):
-        connection.send(("answer", (task.numbers, [task.what(place, job) for job in task.jobs])))
-        return
-    stopped = False
-
-    def stop() -> bool:
-        nonlocal stopped
-        if connection.poll() and connection.recv() == "stop":
-            stopped = True
-        return stopped or orphaned()
-
-    shipped, held = time.monotonic(), None
-    for step in _advance(place, task, stop):
-        held = step
-        if time.monotonic() - shipped > _SHIP:
-            connection.send(("answer", step))
-            shipped, held = time.monotonic(), None
-        else:
-            connection.send(("answer", replace(step, state=None)))
-    if held is not None:
-        connection.send(("answer", replace(held, records=())))
+    return "an evaluation" if task.what is assess else "the clients of a round"
 
 
 @runtime_checkable

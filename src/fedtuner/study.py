@@ -13,9 +13,10 @@ from fedtuner import engines, memory, samplers
 from fedtuner import fedex as fx
 from fedtuner.arm import Arm, Record, Setting, State, mean, trainings
 from fedtuner.errors import SpecError, suggest
-from fedtuner.executors import Assessment, open_executor
+from fedtuner.executors import open_executor
 from fedtuner.federation import SPLITS, Federation
 from fedtuner.fedex import METRICS, Floats
+from fedtuner.legs import Assessment
 from fedtuner.methods.base import Job, defaults
 from fedtuner.rng import stream
 from fedtuner.samplers import Past, Proposer

@@ -269,11 +269,12 @@ MALFORMED = {
 
 def dropping(client: int, **changed: Any) -> ft.Study:
     """The same study in a Simulation in which one client's reports never arrive."""
-    from fedtuner import executors
+    from fedtuner.executors import Serial
+    from fedtuner.legs import Place, advance
 
     problem = toys.problem()
 
-    class Deaf(executors.Serial):
+    class Deaf(Serial):
         def advance(self, legs: Any, stop: Any) -> Any:
             from fedtuner.arm import work
 
@@ -281,9 +282,9 @@ def dropping(client: int, **changed: Any) -> ft.Study:
                 return [None if j.client == client else work(self._place.setting.method, problem, j) for j in jobs]
 
             for leg in legs:
-                yield from executors._advance(self._place, leg, stop, work_all)
+                yield from advance(self._place, leg, stop, work_all)
 
-    problem.executor = lambda setting, folder: Deaf(executors.Place(setting, problem, folder))  # type: ignore[attr-defined]
+    problem.executor = lambda setting, folder: Deaf(Place(setting, problem, folder))  # type: ignore[attr-defined]
     return simulate(problem=problem, **changed)
 
 
@@ -618,7 +619,7 @@ def test_stopping_leaves_the_rounds_under_way_and_keeps_the_rest(tmp_path):
     problem = fleet_of(grid)
     executor = problem.executor(ft.tuning.Setting(ft.methods.fedavg, ft.FedEx(k=2), 3), tmp_path)  # type: ignore[attr-defined]
     study = simulate(fedex=ft.FedEx(k=2))
-    from fedtuner.executors import Leg
+    from fedtuner.legs import Leg
 
     steps = []
     for step in executor.advance([Leg(study.arm(0), None, 10)], lambda: len(steps) > 4):

@@ -18,11 +18,11 @@ from flwr.app import Message
 
 from fedtuner.arm import Arm, Setting, State, aggregate, begin, finish, plan
 from fedtuner.errors import FleetError
-from fedtuner.executors import Assessment, Leg, Progress
 from fedtuner.federation import Report
 from fedtuner.flower.messages import WORK, MalformedError, job_content, reason_of, report_of
 from fedtuner.flower.post import Letter
 from fedtuner.flower.replies import Fitting, bounded
+from fedtuner.legs import Assessment, Leg, Progress
 from fedtuner.memory import memory_of, recall
 from fedtuner.methods.base import Job
 from fedtuner.task import Metrics

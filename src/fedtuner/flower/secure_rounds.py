@@ -26,11 +26,11 @@ from flwr.supercore.run import Run
 from fedtuner import fedex
 from fedtuner.arm import Arm, Record, Setting, State, begin, cohort, fold
 from fedtuner.errors import FleetError, SpecError
-from fedtuner.executors import Assessment, Leg, Progress
 from fedtuner.federation import Report
 from fedtuner.flower import secure
 from fedtuner.flower.messages import reason_of
 from fedtuner.flower.secure import FEWEST, Sums, order, totals
+from fedtuner.legs import Assessment, Leg, Progress
 from fedtuner.methods.base import Update
 from fedtuner.space import Config
 from fedtuner.task import Metrics, Vector
