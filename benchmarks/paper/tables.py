@@ -18,10 +18,18 @@ from typing import Any
 from fedtuner.experiments.compare import compare
 from fedtuner.experiments.results import about, read
 from fedtuner.experiments.tables import markdown
-from fedtuner.experiments.tabulate import render
+from fedtuner.experiments.tabulate import differences, render
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent.parent / "docs" / "results.md"
+
+
+ALSO = {  # further axes to compare along
+    "table1-small": ("wrapper",),
+    "online": ("wrapper",),
+    "elimination": ("share", "tuning"),
+    "tuners": ("tuning",),
+}
 
 
 def tables() -> dict[str, str]:
@@ -34,11 +42,18 @@ def tables() -> dict[str, str]:
                 [
                     f"`fedtuner bench benchmarks/paper/{folder.name}.toml`: {made_with(found)}.",
                     render(compare([folder]), "markdown").strip(),
+                    *(part.strip() for axis in ALSO.get(folder.name, ()) for part in along(folder, axis)),
                     *pictures(folder),
                 ]
             )
     file = HERE / "results" / "floors.json"
     return made | ({"floors": floors(json.loads(file.read_text()))} if file.exists() else {})
+
+
+def along(folder: Path, axis: str) -> list[str]:
+    """Return the paired differences along another axis, and how many would be small by chance."""
+    made = compare([folder], along=axis)
+    return [*differences(made, "markdown"), *(note for note in made.notes if note.startswith("Of "))]
 
 
 def made_with(found: list[dict[str, Any]]) -> str:

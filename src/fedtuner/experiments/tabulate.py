@@ -44,17 +44,20 @@ def render(made: Comparison, format: str = "text", colours: bool = False) -> str
         parts[0] += f" {mark}: the lowest mean of its {'column' if made.columns else 'problem'}, sure or not."
     parts.append(table(format, head, rows, colours))
     parts += _footers(made)
-    if made.pairs:
-        parts.append(
-            f"Differences in pairs of the same seed along {made.pairs[0].axis!r}; negative: the second is better."
-        )
-        parts.append(table(format, *_pair_rows(made), colours))
-    parts += made.notes
+    parts += [*differences(made, format, colours), *made.notes]
     if made.title:
         parts.insert(0, f"**{made.title}**" if format == "markdown" else made.title)
     if format == "latex":
         parts = [part if part.startswith("\\begin") else f"% {part}" for part in parts]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+
+
+def differences(made: Comparison, format: str = "text", colours: bool = False) -> list[str]:
+    """Return the paired differences alone: what they are, and their table; nothing where there are none."""
+    if not made.pairs:
+        return []
+    what = f"Differences in pairs of the same seed along {made.pairs[0].axis!r}; negative: the second is better."
+    return [what, table(format, *_pair_rows(made), colours)]
 
 
 def show(made: Comparison, format: str = "text") -> None:
