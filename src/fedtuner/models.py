@@ -75,7 +75,7 @@ def char_lstm(vocabulary: int = 80, dropout: float = 0.0) -> nn.Module:
     return NextCharacter(vocabulary, 8, partial(nn.LSTM, num_layers=2), 256, dropout)
 
 
-def small_lstm(vocabulary: int = 80, hidden: int = 64, dropout: float = 0.0, last: int = 20) -> nn.Module:
+def small_lstm(vocabulary: int = 80, hidden: int = 64, dropout: float = 0.0, last: int = 10) -> nn.Module:
     """Return a character model with one LSTM layer, which reads the ``last`` characters of a window only."""
     return NextCharacter(vocabulary, 8, nn.LSTM, hidden, dropout, last)
 

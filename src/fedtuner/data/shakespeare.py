@@ -157,5 +157,5 @@ def _problem(name: str, order: str, small: bool = False) -> Simulation:
     from fedtuner.pytorch import Task
 
     if small:
-        return Simulation(Task(small_lstm), clients(order, limit=100, stride=2, examples=400), name)
+        return Simulation(Task(small_lstm), clients(order, limit=100, examples=1000), name)
     return Simulation(Task(char_lstm), clients(order), name)
