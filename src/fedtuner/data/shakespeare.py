@@ -143,12 +143,12 @@ def problem_iid() -> Simulation:
 
 
 def problem_small() -> Simulation:
-    """Return a hundred roles with a few hundred windows each, by place in the play, and a small network."""
+    """Return a hundred roles with at most a thousand windows each, by place in the play, and a small network."""
     return _problem("shakespeare-small", "in-order", small=True)
 
 
 def problem_iid_small() -> Simulation:
-    """Return a hundred roles with a few hundred windows each, shuffled within each role, and a small network."""
+    """Return a hundred roles with at most a thousand windows each, shuffled within each role, and a small network."""
     return _problem("shakespeare-iid-small", "shuffled", small=True)
 
 
