@@ -162,7 +162,7 @@ def test_few_seeds_are_told(folder):
             file.unlink()
     made = compare.compare([folder])
     assert "One seed gives no interval: 8 studies have one" in made.notes[0]
-    assert "With 1 pairs that differ signed ranks cannot give a p below 1" in made.notes[1]
+    assert "With one pair that differs signed ranks cannot give a p below 1" in made.notes[1]
     assert "±" not in tabulate.render(made, "text").split("\n\n")[2].replace("2.64", "").replace("22.81 ±", "")
 
 
@@ -180,7 +180,11 @@ def test_pairs_that_are_equal_are_not_counted_as_evidence(folder):
 
 def test_many_comparisons_are_told(folder):
     notes = compare.compare([folder]).notes
-    told = next(note for note in notes if note.startswith("Of 2 comparisons 2 have p < 0.1"))
+    told = next(
+        note
+        for note in notes
+        if note.startswith("Of 2 comparisons with five pairs that differ, or more, 2 have p < 0.1")
+    )
     assert "after Holm's adjustment 0 would be" in told  # 2 * 0.0625
 
 

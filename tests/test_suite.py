@@ -160,7 +160,7 @@ def test_the_table_has_the_papers_budgets_and_numbers(name):
             assert (schedule.budget, schedule.longest, schedule.arms) == (budget, longest, 27)
             assert paper[f"{data} / RS / global / plain"].spec.schedule.arms == budget // longest
     seeds = {data: {e.seed for e in read.entries if e.labels["data"] == data} for data in read.axes["data"]}
-    assert min(len(seeds["MNIST by writer"]), len(seeds["MNIST i.i.d."])) >= 10
+    assert len(seeds["MNIST by writer"]) >= 10
     assert min(map(len, seeds.values())) >= 5
     # A seed draws the same arms on every problem: columns with seeds in common would not be independent.
     assert sum(map(len, seeds.values())) == len(set.union(*seeds.values()))

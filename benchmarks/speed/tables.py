@@ -37,20 +37,21 @@ def throughput_row(row: dict[str, Any]) -> str:
 
 def summary(kept: dict[str, Any]) -> str:
     """What matters, for the README."""
-    lines = [_row(("two cores, no GPU", "fedtuner", "the usual loop", "ratio")), _row(["---"] * 4)]
+    head = ("two cores, no GPU", "fedtuner", "the usual loop", "ratio", "with its data as tensors")
+    lines = [_row(head), _row(["---"] * len(head))]
     for row in kept["throughput"]:
         if row["batch"] == README_BATCH:
             best = max(row["sequential"], row.get("batched", 0.0))
             name = f"{row['workload'].split(' ', 1)[1]}, batch {README_BATCH}"
-            cells = (name, f"{best:,.0f} examples/s", f"{row['naive']:,.0f} examples/s", f"{best / row['naive']:.1f}")
-            lines.append(_row(cells))
+            ratios = (f"{best / row[side]:.1f}" for side in ("naive", "naive on tensors"))
+            lines.append(_row((name, f"{best:,.0f} examples/s", f"{row['naive']:,.0f} examples/s", *ratios)))
     study, overhead = kept["study"], kept["overhead"]
     cells = (f"a study of {study['rounds']} rounds, small CNN", f"{study['ours']:.0f} s", f"{study['naive']:.0f} s")
-    lines.append(_row((*cells, f"{study['ratio']:.1f}")))
+    lines.append(_row((*cells, f"{study['ratio']:.1f}", "")))
     if overhead["flower"]:
         flower = f"{overhead['flower']:.0f} ms (Flower's simulation)"
         ratio = f"{overhead['flower'] / overhead['ours']:.0f}"
-        lines.append(_row(("a round of 10 trivial clients", f"{overhead['ours']:.1f} ms", flower, ratio)))
+        lines.append(_row(("a round of 10 trivial clients", f"{overhead['ours']:.1f} ms", flower, ratio, "")))
     return "\n".join(lines)
 
 

@@ -1,7 +1,4 @@
-"""Where arms run: in this process, or in worker processes. The results are the same to the bit.
-
-A leg ("arm 7 up to round 150") has one answer, so it can be cut, repeated after a death, and done anywhere.
-"""
+"""Where arms run: in this process, or in worker processes. The results are the same to the bit."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ _TRIES = 3  # how often a leg may take its worker down before it is the leg's fa
 
 
 class Executor(Protocol):
-    """An ordered map over idempotent work."""
+    """Does work that has one answer, in any order."""
 
     workers: int
 

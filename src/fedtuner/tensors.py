@@ -1,4 +1,4 @@
-"""A module's tensors as views of one flat vector, and what of PyTorch's state training has to itself."""
+"""A module's tensors as views of one flat vector, a step of SGD on them, and threads and generators put back."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def parts(module: nn.Module) -> list[tuple[Part, Tensor]]:
 
 def named(module: nn.Module) -> list[tuple[str, Tensor]]:
     """Return the same tensors with their full names."""
-    named = list(module.named_parameters())
+    parameters = list(module.named_parameters())
     return [
-        *((n, p) for n, p in named if p.requires_grad),
-        *((n, p) for n, p in named if not p.requires_grad),
+        *((n, p) for n, p in parameters if p.requires_grad),
+        *((n, p) for n, p in parameters if not p.requires_grad),
         *((n, b) for n, b in module.named_buffers() if b.is_floating_point()),
     ]
 

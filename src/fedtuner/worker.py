@@ -15,7 +15,7 @@ from fedtuner.channel import Channel, pair
 from fedtuner.errors import FedtunerError, WorkerError
 from fedtuner.legs import Place, Share, advance
 
-_SHIP = 2.0  # seconds between the states that a worker sends; a kill loses at most this much work
+_SHIP = 2.0  # seconds between the states that a worker sends; a kill loses so much work, and the round under way
 
 
 class Worker:

@@ -205,19 +205,21 @@ def _notes(studies: Sequence[Study], pairs: Sequence[Pair]) -> Iterable[str]:
         yield f"One seed gives no interval: {len(alone)} studies have one ({alone[0]}); run more seeds."
     fewest = min((pair.difference for pair in pairs if pair.difference.unequal), key=lambda d: d.unequal, default=None)
     if fewest and fewest.unequal < 5:
+        few = "one pair that differs" if fewest.unequal == 1 else f"{fewest.unequal} pairs that differ"
         yield (
-            f"With {fewest.unequal} pairs that differ signed ranks cannot give a p below {fewest.least:.2g}: "
+            f"With {few} signed ranks cannot give a p below {fewest.least:.2g}: "
             "five are the fewest for 0.1, eight for 0.01."
         )
     if any(not math.isfinite(e) for study in studies for e in study.errors.values()):
         yield "Some errors are not finite (every arm diverged, or no test data): their studies have no mean."
     enough = [pair for pair in pairs if pair.difference.unequal >= 5]
     if len(enough) > 1:
+        which = "" if len(enough) == len(pairs) else " with five pairs that differ, or more,"
         values = [pair.difference.wilcoxon for pair in enough]
         likely, sure = (sum(p < 0.1 for p in some) for some in (values, holm(values)))
         yield (
-            f"Of {len(enough)} comparisons {likely} have p < 0.1 by signed ranks; up to {len(enough) / 10:.1f} would "
-            f"by chance alone if nothing made a difference. The p-values are not adjusted for this; after Holm's "
+            f"Of {len(enough)} comparisons{which} {likely} have p < 0.1 by signed ranks; up to {len(enough) / 10:.1f} "
+            f"would by chance alone if nothing made a difference. The p-values are not adjusted for this; after Holm's "
             f"adjustment {sure} would be below 0.1."
         )
     if any(set(a.seeds) & set(b.seeds) for a, b in combinations(pairs, 2)):

@@ -56,7 +56,8 @@ def differences(made: Comparison, format: str = "text", colours: bool = False) -
     """Return the paired differences alone: what they are, and their table; nothing where there are none."""
     if not made.pairs:
         return []
-    what = f"Differences in pairs of the same seed along {made.pairs[0].axis!r}; negative: the second is better."
+    axis = made.pairs[0].axis
+    what = f"Differences in pairs of the same seed along {axis!r}; negative: the one named first is better."
     return [what, table(format, *_pair_rows(made), colours)]
 
 
