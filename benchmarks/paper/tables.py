@@ -9,7 +9,6 @@ A table stands between ``<!-- NAME -->`` and ``<!-- /NAME -->``, NAME being that
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 from fedtuner.experiments.compare import compare
 from fedtuner.experiments.results import about, read
-from fedtuner.experiments.tables import markdown
+from fedtuner.experiments.tables import fill, markdown
 from fedtuner.experiments.tabulate import differences, render
 
 HERE = Path(__file__).parent
@@ -86,18 +85,6 @@ def floors(kept: Mapping[str, Any]) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
-
-
-def fill(text: str, made: Mapping[str, str]) -> str:
-    """Return a page with the tables that it has a place for."""
-    for name, table in made.items():
-        text = re.sub(
-            rf"(<!-- {re.escape(name)} -->\n).*?(<!-- /{re.escape(name)} -->)",
-            lambda found, table=table: f"{found[1]}\n{table}\n\n{found[2]}",  # type: ignore[misc]
-            text,
-            flags=re.DOTALL,
-        )
-    return text
 
 
 def main() -> None:

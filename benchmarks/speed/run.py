@@ -37,6 +37,7 @@ import fedtuner as ft
 from fedtuner import batched, engines, models
 from fedtuner.arm import Arm, Setting, begin, rounds
 from fedtuner.executors import Processes, Serial, cores
+from fedtuner.experiments.results import machine
 from fedtuner.legs import Leg, Place
 from fedtuner.methods.base import defaults
 from fedtuner.pytorch import Task
@@ -307,7 +308,7 @@ def main() -> None:
         print(name, json.dumps(kept[name], indent=1) if name != "throughput" else "", flush=True)
         kept[f"{name} with"] = {"seconds": arguments.seconds, "repeats": arguments.repeats}
         kept["machine"] = {
-            "processor": processor(), "cores": cores(), "python": platform.python_version(), "torch": torch.__version__,
+            "processor": machine()["cpu"], "cores": cores(), "python": platform.python_version(), "torch": torch.__version__,
         }  # fmt: skip
         tables.RESULTS.parent.mkdir(exist_ok=True)
         tables.RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
@@ -318,14 +319,6 @@ def joined(before: list[dict[str, Any]], found: list[dict[str, Any]]) -> list[di
     """What is known of all workloads, where only some were measured again."""
     rows = {(row["workload"], row["batch"]): row for row in [*before, *found]}
     return [rows[key] for key in sorted(rows)]
-
-
-def processor() -> str:
-    """The processor's name, where the system tells."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 if __name__ == "__main__":

@@ -6,9 +6,10 @@ python benchmarks/speed/tables.py
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
+
+from fedtuner.experiments.tables import fill
 
 ROOT = Path(__file__).parent.parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "speed.json"
@@ -86,22 +87,15 @@ def growth(kept: dict[str, Any]) -> str:
 TABLES = {"speed": summary, "throughput": throughput, "growth": growth}
 
 
-def fill(text: str, kept: dict[str, Any]) -> str:
-    """Return a page with what stands between ``<!-- NAME -->`` and ``<!-- /NAME -->`` made anew."""
-    for name, table in TABLES.items():
-        text = re.sub(
-            rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)",
-            lambda found, table=table: f"{found[1]}\n{table(kept)}\n\n{found[2]}",  # type: ignore[misc]
-            text,
-            flags=re.DOTALL,
-        )
-    return text
+def all_of(kept: dict[str, Any]) -> dict[str, str]:
+    """The tables by their places in the pages."""
+    return {name: table(kept) for name, table in TABLES.items()}
 
 
 def write(kept: dict[str, Any]) -> None:
     """Bring the pages up to date."""
     for page in (ROOT / "README.md", ROOT / "docs" / "speed.md"):
-        page.write_text(fill(page.read_text(), kept))
+        page.write_text(fill(page.read_text(), all_of(kept)))
 
 
 def _row(cells: Any) -> str:

@@ -82,6 +82,7 @@ class Task:
         self._layout = [part for part, _ in parts]
         self._tensors = [tensor for _, tensor in parts]
         self._trained = [tensor for tensor in self._tensors if tensor.requires_grad]
+        self._trained_parts = self._layout[: len(self._trained)]
         self._images = any(part.axes for part in self._layout)
         self.size = sum(t.numel() for t in self._tensors)
         self.trainable = sum(p.numel() for p in self._module.parameters() if p.requires_grad)
@@ -233,7 +234,7 @@ class Task:
         """Plain SGD, the weights on the device from the first step to the last, each gradient used where it lies."""
         self._bind(w)
         flat = torch.from_numpy(w) if self._on_cpu else self._flat
-        head, parts = flat[: self.trainable], self._layout[: len(self._trained)]
+        head, parts = flat[: self.trainable], self._trained_parts
         weights = tensors.stored(head, parts)
         velocities = tensors.stored(torch.zeros_like(head), parts) if momentum else ()
         for n, rows in enumerate(batches, 1):
@@ -252,17 +253,17 @@ class Task:
         trained = self._trained
         loss = self._batch_loss(w, data, rows)
         gradient = torch.autograd.grad(loss, trained, create_graph=True, materialize_grads=True)
-        along = tensors.split(torch.from_numpy(direction).to(self.device), self._layout)
+        along = tensors.split(torch.from_numpy(direction).to(self.device), self._trained_parts)
         slope = torch.stack([(g * d).sum() for g, d in zip(gradient, along, strict=True)]).sum()
         if not slope.requires_grad:  # a loss that is linear in w has no curvature
             return np.zeros(self.trainable, np.float32)
         product = torch.autograd.grad(slope, trained, materialize_grads=True)
-        return tensors.joined(self._layout, product).cpu().numpy()
+        return tensors.joined(self._trained_parts, product).cpu().numpy()
 
     def _gradient(self, w: Vector, data: Data, rows: Rows) -> Vector:
         loss = self._batch_loss(w, data, rows)
         gradient = torch.autograd.grad(loss, self._trained, materialize_grads=True)
-        tensors.joined(self._layout, gradient, out=self._flat_grad)
+        tensors.joined(self._trained_parts, gradient, out=self._flat_grad)
         if not self._on_cpu:
             self._grad[:] = self._flat_grad.cpu().numpy()
             w[self.trainable :] = self._flat[self.trainable :].cpu().numpy()

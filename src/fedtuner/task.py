@@ -179,7 +179,6 @@ class Task(Protocol):
         ...
 
 
-@runtime_checkable
 class Shaped(Protocol):
     """A task whose model some client hyperparameters shape (an activation, a width): all shapes share one w.
 
@@ -203,5 +202,6 @@ def shape(task: Task, config: Config) -> tuple[Value | None, ...]:
 
 def evaluate(task: Task, w: Vector, data: Any, config: Config) -> Metrics:
     """Return the loss and error of w under a configuration."""
-    shaped = cast(Shaped, task) if getattr(task, "choices", None) else None  # isinstance of a protocol takes long
-    return shaped.evaluate(w, data, config) if shaped else task.evaluate(w, data)
+    if getattr(task, "choices", None):  # asked for by name: isinstance of a protocol takes long
+        return cast(Shaped, task).evaluate(w, data, config)
+    return task.evaluate(w, data)

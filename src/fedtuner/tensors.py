@@ -40,27 +40,20 @@ def in_order(part: Part, tensor: Tensor) -> Tensor:
 
 
 def joined(parts: Iterable[Part], tensors: Iterable[Tensor], out: Tensor | None = None) -> Tensor:
-    """Return tensors as one row in w's order, as far as the shorter of the two reaches."""
-    rows = [in_order(part, tensor).view(-1) for part, tensor in zip(parts, tensors, strict=False)]
-    return torch.cat(rows, out=out)
+    """Return tensors as one row in w's order."""
+    return torch.cat([in_order(part, tensor).view(-1) for part, tensor in zip(parts, tensors, strict=True)], out=out)
 
 
-def stored(flat: Tensor, parts: list[Part]) -> list[Tensor]:
+def stored(flat: Tensor, parts: Sequence[Part]) -> list[Tensor]:
     """Return views of ``flat`` as the parts are stored."""
     pieces = torch.split_with_sizes(flat, [part.size for part in parts])
     return [piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)]
 
 
-def split(flat: Tensor, layout: list[Part]) -> list[Tensor]:
-    """Return views of ``flat`` as the tensors of the layout, as far as it reaches."""
-    views, start = [], 0
-    for part in layout:
-        if start + part.size > flat.numel():
-            break
-        stored = flat[start : start + part.size].view(part.shape)
-        views.append(stored.permute(part.axes) if part.axes else stored)
-        start += part.size
-    return views
+def split(flat: Tensor, parts: Sequence[Part]) -> list[Tensor]:
+    """Return views of ``flat`` as the module has its tensors."""
+    views = zip(parts, stored(flat, parts), strict=True)
+    return [view.permute(part.axes) if part.axes else view for part, view in views]
 
 
 def take(x: Tensor, rows: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -222,7 +223,7 @@ def paint(made: Figure, title: str = "") -> dict[str, bytes]:
             ax.spines[["top", "right"]].set_visible(False)
         grid[0][0].set_ylabel(made.y)
         if title:
-            canvas.suptitle(title, fontsize=10)
+            canvas.suptitle(textwrap.fill(title, 64 * len(panels)), fontsize=10)
         pictures = {}
         for suffix, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
             data = io.BytesIO()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 FORMATS = ("text", "markdown", "latex", "json")
@@ -68,3 +68,12 @@ def _tex(cell: Cell) -> str:
         return rf"\textbf{{{_tex(cell.words)}}}"
     escaped = re.sub(r"([&%$#_{}])", r"\\\1", cell)
     return escaped.replace("±", r"$\pm$").replace("<", "$<$")
+
+
+def fill(page: str, tables: Mapping[str, str]) -> str:
+    """Return a page with what stands between ``<!-- NAME -->`` and ``<!-- /NAME -->`` made anew, for each table's name."""
+
+    def place(found: re.Match[str]) -> str:
+        return f"{found[1]}\n{tables[found[2]]}\n\n{found[3]}" if found[2] in tables else found[0]
+
+    return re.sub(r"(<!-- ([\w-]+) -->\n).*?(<!-- /\2 -->)", place, page, flags=re.DOTALL)
