@@ -24,7 +24,7 @@ def errors(suite: str) -> dict[tuple[str, ...], dict[int, float]]:
 
 
 def on_average(suite: str, change: Callable[[tuple[str, ...]], tuple[str, ...] | None]) -> Paired:
-    """Return what a change of labels does to the error, averaged over all the settings that have it, in pairs of seeds."""
+    """Return what a change of labels does to the error, averaged over the settings that have it, in pairs of seeds."""
     found = errors(suite)
     pairs = [(found[labels], found[after]) for labels in found if (after := change(labels)) is not None]
     seeds = sorted(pairs[0][0])

@@ -308,7 +308,8 @@ def main() -> None:
         print(name, json.dumps(kept[name], indent=1) if name != "throughput" else "", flush=True)
         kept[f"{name} with"] = {"seconds": arguments.seconds, "repeats": arguments.repeats}
         kept["machine"] = {
-            "processor": machine()["cpu"], "cores": cores(), "python": platform.python_version(), "torch": torch.__version__,
+            "processor": machine()["cpu"], "cores": cores(),
+            "python": platform.python_version(), "torch": torch.__version__,
         }  # fmt: skip
         tables.RESULTS.parent.mkdir(exist_ok=True)
         tables.RESULTS.write_text(json.dumps(kept, indent=1) + "\n")

@@ -71,7 +71,7 @@ def _tex(cell: Cell) -> str:
 
 
 def fill(page: str, tables: Mapping[str, str]) -> str:
-    """Return a page with what stands between ``<!-- NAME -->`` and ``<!-- /NAME -->`` made anew, for each table's name."""
+    """Return a page with what stands between ``<!-- NAME -->`` and ``<!-- /NAME -->`` made anew, for each table."""
 
     def place(found: re.Match[str]) -> str:
         return f"{found[1]}\n{tables[found[2]]}\n\n{found[3]}" if found[2] in tables else found[0]
