@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 import fedtuner as ft
-from fedtuner.methods import Job, Local, Update
-from fedtuner.task import Hyper, Metrics, NumPySteps, Part
+from fedtuner.core.model import NOTHING, Hyper, Metrics, ModelDefaults, NumPySteps, Part
+from fedtuner.methods import Job, Local, Plan, Update
 
 TESTS = Path(__file__).parent
 FEDTUNER = Path(sys.executable).with_name("fedtuner")
@@ -38,11 +38,8 @@ class Data:
         return len(self.y)
 
 
-class Softmax:
+class Softmax(ModelDefaults):
     """Softmax regression, and one statistic (the number of batches seen) at the end of w."""
-
-    smallest_batch = 1
-    worst_error = 1.0
 
     def __init__(self, features: int = 3, classes: int = 3, hyperparameters: Mapping[str, Hyper] | None = None) -> None:
         self.features, self.classes = features, classes
@@ -67,9 +64,9 @@ class Softmax:
         nap()
         yield _Trainer(self, data)
 
-    def evaluate(self, w: np.ndarray, data: Data) -> Metrics:
+    def evaluate(self, w: np.ndarray, data: Data, config: Any = None) -> Metrics:
         if not len(data):
-            return Metrics(float("nan"), float("nan"), 0)
+            return NOTHING
         p = self.probabilities(w, data.x)
         right = p[np.arange(len(data)), data.y]
         wrong = p.argmax(1) != data.y
@@ -148,17 +145,24 @@ NOT_A_FUNCTION = problem()
 not_a_problem = dict
 
 
-def _remember(client: Local, job: Job) -> Update:
+def _remember(client: Local, plan: Plan, job: Job) -> Update:
     """SGD that is pulled toward where the client ended last time, and along the server's momentum."""
-    w, n = job.w.copy(), client.trainable
-    pull = job.memory.get("last", w[:n]) + np.float32(0.1) * job.slots.get("momentum", np.float32(0))
+    w, n = plan.w.copy(), client.trainable
+    pull = job.remembered.get("last", w[:n]) + np.float32(0.1) * plan.slots.get("momentum", np.float32(0))
     for rows in client.batches(int(job.config["epochs"]), int(job.config["batch"])):
         w[:n] -= np.float32(job.config["lr"]) * (client.gradient(w, rows) + np.float32(0.05) * (w[:n] - pull))
-    visits = job.memory.get("visits", np.zeros(1, np.float32)) + np.float32(1)
+    visits = job.remembered.get("visits", np.zeros(1, np.float32)) + np.float32(1)
     return Update(w, memory={"last": w[:n].copy(), "visits": visits})
 
 
-remembering = replace(ft.methods.fedavg, name="remembering", local=_remember, sends=("momentum",))
+remembering = replace(
+    ft.methods.fedavg,
+    name="remembering",
+    local=_remember,
+    sends=("momentum",),
+    memory={"last": "trainable", "visits": (1,)},
+    plain=False,
+)
 
 SPACE = ft.Space(
     client={"lr": ft.Float(1e-3, 1.0, log=True), "batch": ft.PowerOfTwo(2, 8)},

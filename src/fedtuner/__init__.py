@@ -9,14 +9,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fedtuner import fedex, methods, samplers, schedules, space
+from fedtuner import methods, samplers, schedules, space
 from fedtuner.errors import FedtunerError, Interrupted
-from fedtuner.federation import Client, Simulation
-from fedtuner.fedex import FedEx
+from fedtuner.federations import Client, Outside, Simulation
+from fedtuner.run.study import Study, prepare, tune, untuned
 from fedtuner.schedules import halving, hyperband, random_search
 from fedtuner.space import Choice, Float, Int, OneMinus, PowerOfTwo, Space
-from fedtuner.study import Study
-from fedtuner.tuning import tune, untuned
+from fedtuner.tuners import FedEx, fedex
 
 if TYPE_CHECKING:
     from fedtuner import data, flower, pytorch
@@ -27,9 +26,9 @@ __all__ = [
     # spaces
     "Space", "Float", "Int", "PowerOfTwo", "Choice", "OneMinus",
     # problems
-    "Client", "Simulation",
+    "Client", "Simulation", "Outside",
     # tuning
-    "tune", "untuned", "Study", "FedEx", "halving", "random_search", "hyperband",
+    "tune", "prepare", "untuned", "Study", "FedEx", "halving", "random_search", "hyperband",
     # errors
     "FedtunerError", "Interrupted",
     # modules

@@ -14,9 +14,10 @@
 
 from __future__ import annotations
 
+from fedtuner.core.method import Local, Method, Optimiser, Server, Update
+from fedtuner.core.records import Job, Plan, Tally
 from fedtuner.errors import SpecError, suggest
 from fedtuner.methods.averaging import fedavg, fedprox, reptile
-from fedtuner.methods.base import Contribution, Job, Local, Method, Server, Update
 from fedtuner.methods.ditto import ditto
 from fedtuner.methods.feddyn import feddyn
 from fedtuner.methods.fedpa import fedpa
@@ -34,6 +35,6 @@ def named(name: str) -> Method:
 
 
 __all__ = [
-    "ALL", "Contribution", "Job", "Local", "Method", "Server", "Update", "named",
+    "ALL", "Job", "Local", "Method", "Optimiser", "Plan", "Server", "Tally", "Update", "named",
     "fedavg", "fedprox", "reptile", "scaffold", "feddyn", "fedpa", "ditto", "maml",
 ]  # fmt: skip

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedtuner.methods.base import Method
+from fedtuner.core.model import Hyper
 from fedtuner.methods.local import TRAINING, proximal, train
-from fedtuner.methods.server import STEP, average
+from fedtuner.methods.server import method
 from fedtuner.space import PAPER_MU
-from fedtuner.task import Hyper
 
 MU = Hyper(PAPER_MU, 0.01, low=0.0, about="strength of the pull toward the server's model")
 
-fedavg = Method("fedavg", "McMahan et al. 2017", train, average, client=TRAINING, server=STEP)
-fedprox = Method("fedprox", "Li et al. 2020", proximal, average, client={**TRAINING, "mu": MU}, server=STEP)
+fedavg = method("fedavg", "McMahan et al. 2017", train, client=TRAINING, plain=True)
+fedprox = method("fedprox", "Li et al. 2020", proximal, client={**TRAINING, "mu": MU})
 reptile = replace(fedavg.with_defaults(server={"lr": 0.5}), name="reptile", paper="Nichol et al. 2018")

@@ -8,21 +8,22 @@ validates v_i. Both use the same local hyperparameters. Costs one vector of memo
 
 from __future__ import annotations
 
-from fedtuner.methods.base import Job, Local, Method, Update
+from fedtuner.core.method import Local, Update
+from fedtuner.core.model import Hyper
+from fedtuner.core.records import Job, Plan
 from fedtuner.methods.local import TRAINING, descend, toward
-from fedtuner.methods.server import STEP, average
+from fedtuner.methods.server import method
 from fedtuner.space import Float
-from fedtuner.task import Hyper
 
 LAMBDA = Hyper(Float(0.05, 2.0, log=True), 0.1, low=0.0, about="pull of the personal model toward the global one")
 
 
-def local(client: Local, job: Job) -> Update:
+def local(client: Local, plan: Plan, job: Job) -> Update:
     """Train the global model, then the client's own."""
-    w = descend(client, job.w, job.config)
-    pull = toward(job.w[: client.trainable], float(job.config["lambda"]))
-    own = descend(client, job.memory.get("personal", job.w), job.config, pull)
+    w = descend(client, plan.w, job.config)
+    pull = toward(plan.w[: client.trainable], float(job.config["lambda"]))
+    own = descend(client, job.remembered.get("personal", plan.w), job.config, pull)
     return Update(w, memory={"personal": own}, personal=own)
 
 
-ditto = Method("ditto", "Li et al. 2021", local, average, client={**TRAINING, "lambda": LAMBDA}, server=STEP)
+ditto = method("ditto", "Li et al. 2021", local, client={**TRAINING, "lambda": LAMBDA}, memory={"personal": "all"})

@@ -12,48 +12,47 @@ Costs one vector of memory per client.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from fedtuner.methods.base import Contribution, Job, Local, Method, Server, Update, Vectors
+from fedtuner.core.method import Local, Server, Update
+from fedtuner.core.model import Hyper, Vector, Vectors
+from fedtuner.core.records import Job, Plan, Tally
 from fedtuner.methods.local import TRAINING, descend, toward
-from fedtuner.methods.server import STEP, mean_change, mean_extra, step
+from fedtuner.methods.server import STEP, change_of, method, slot
 from fedtuner.space import Choice, Config, Float
-from fedtuner.task import Hyper, Vector
 
 DYN = Hyper(Choice([True, False]), True, options=(True, False), about="whether the client uses the dynamic term")
 ALPHA = Hyper(Float(1e-3, 1e-1, log=True), 0.01, low=1e-8, about="strength of the dynamic regulariser")
 
 
-def local(client: Local, job: Job) -> Update:
+def local(client: Local, plan: Plan, job: Job) -> Update:
     """Train with the dynamic regulariser, and renew its linear term."""
-    start = job.w[: client.trainable]
+    start = plan.w[: client.trainable]
     if not job.config["dyn"]:
-        return Update(descend(client, job.w, job.config), {"dyn": np.zeros_like(start)}, job.memory)
-    alpha = np.float32(job.server["alpha"])
-    linear = job.memory.get("linear", np.zeros_like(start))
+        return Update(descend(client, plan.w, job.config), {"dyn": np.zeros_like(start)}, job.remembered)
+    alpha = np.float32(plan.server["alpha"])
+    linear = job.remembered.get("linear", np.zeros_like(start))
     pull = toward(start, float(alpha))
 
     def drift(w: Vector, g: Vector) -> None:
         g -= linear
         pull(w, g)
 
-    w = descend(client, job.w, job.config, drift)
+    w = descend(client, plan.w, job.config, drift)
     moved = w[: client.trainable] - start
     return Update(w, extra={"dyn": moved}, memory={"linear": linear - alpha * moved})
 
 
-def aggregate(server: Server, contributions: Sequence[Contribution], b: Config) -> tuple[Vector, Vectors]:
+def aggregate(server: Server, tally: Tally, b: Config) -> tuple[Vector, Vectors]:
     """Renew h and step toward mean(w_i) - h/alpha."""
     alpha = np.float32(b["alpha"])
-    part = np.float32(len(contributions) / server.clients)
-    h = server.slots.get("dyn", np.zeros_like(server.w)) - alpha * part * mean_extra("dyn", contributions)
-    change = mean_change(server.w, [c.share for c in contributions], [c.update.w for c in contributions])
-    w, slots = step(server, np.asarray(change - h / alpha, np.float32), b)
+    part = np.float32(tally.trained / server.population)
+    h = slot(server, "dyn") - alpha * part * tally.extra["dyn"]
+    w, slots = server.step(np.asarray(change_of(tally) - h / alpha, np.float32), tally, b)
     return w, {**slots, "dyn": h}
 
 
-feddyn = Method(
-    "feddyn", "Acar et al. 2021", local, aggregate, client={**TRAINING, "dyn": DYN}, server={**STEP, "alpha": ALPHA}
-)
+feddyn = method(
+    "feddyn", "Acar et al. 2021", local, aggregate, client={**TRAINING, "dyn": DYN}, server={**STEP, "alpha": ALPHA},
+    extra={"dyn": "trainable"}, memory={"linear": "trainable"},
+)  # fmt: skip

@@ -19,11 +19,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtuner.methods.base import Job, Local, Method, Update
+from fedtuner.core.method import Local, Update
+from fedtuner.core.model import Hyper, Vector
+from fedtuner.core.records import Job, Plan
 from fedtuner.methods.local import TRAINING, descend
-from fedtuner.methods.server import STEP, average
+from fedtuner.methods.server import STEP, method
 from fedtuner.space import Float, Int
-from fedtuner.task import Hyper, Vector
 
 Floats = NDArray[np.float64]
 
@@ -35,16 +36,16 @@ SAMPLING = {
 BURN_IN_ROUNDS = Hyper(None, 0, low=0, whole=True, about="rounds of fedavg before sampling starts")
 
 
-def local(client: Local, job: Job) -> Update:
+def local(client: Local, plan: Plan, job: Job) -> Update:
     """Train, collecting samples on the way, and send the posterior's delta."""
-    c, start = job.config, job.w[: client.trainable]
-    wanted = int(c["samples"]) if job.round >= int(job.server["burn_in_rounds"]) else 1
+    c, start = job.config, plan.w[: client.trainable]
+    wanted = int(c["samples"]) if plan.round >= int(plan.server["burn_in_rounds"]) else 1
     per_epoch = sum(1 for n in _batch_sizes(client, int(c["batch"])) if n >= client.smallest_batch)
     steps = int(c["epochs"]) * per_epoch
     first = min(int(float(c["burn_in"]) * steps), max(steps - 1, 0))
     windows = np.array_split(np.arange(first, steps), min(wanted, max(steps - first, 1)))
     if len(windows) < 2:
-        return Update(descend(client, job.w, c))
+        return Update(descend(client, plan.w, c))
     samples: list[Vector] = []
     total, seen, position = np.zeros_like(start), 0, 0
 
@@ -58,7 +59,7 @@ def local(client: Local, job: Job) -> Update:
                 total, seen = np.zeros_like(start), 0
         position += 1
 
-    last = descend(client, job.w, c, visit=visit)
+    last = descend(client, plan.w, c, visit=visit)
     w = last.copy()
     w[: client.trainable] = start - posterior_delta(start, samples, float(c["rho"]))
     return Update(w, personal=last)
@@ -91,7 +92,7 @@ def posterior_delta(start: Vector, samples: Sequence[Vector], rho: float) -> Vec
     return ((1 + (len(samples) - 1) * rho) * inverse(start - mean)).astype(np.float32)
 
 
-fedpa = Method(
-    "fedpa", "Al-Shedivat et al. 2021", local, average,
+fedpa = method(
+    "fedpa", "Al-Shedivat et al. 2021", local,
     client={**TRAINING, **SAMPLING}, server={**STEP, "burn_in_rounds": BURN_IN_ROUNDS},
 )  # fmt: skip

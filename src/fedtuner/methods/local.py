@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from fedtuner.methods.base import Job, Local, Update, finite
+from fedtuner.core.method import Local, Update
+from fedtuner.core.model import CHECKED, Hyper, Rates, Vector, finite
+from fedtuner.core.records import Job, Plan
 from fedtuner.space import PAPER_CLIENT, Config
-from fedtuner.task import CHECKED, Descends, Hyper, Vector
 
 Drift = Callable[[Vector, Vector], None]  # (w, gradient): adds the term to the gradient in place
 Visit = Callable[[Vector], None]  # (w): sees every iterate
@@ -34,8 +35,8 @@ def descend(client: Local, start: Vector, c: Config, drift: Drift | None = None,
     w = start.copy()
     head = w[: client.trainable]
     batches = client.batches(int(c["epochs"]), int(c["batch"]))
-    if c["optimiser"] == "sgd" and drift is None and visit is None and isinstance(client.trainer, Descends):
-        client.trainer.descend(w, batches, *_rates(c))
+    if c["optimiser"] == "sgd" and drift is None and visit is None:
+        client.trainer.descend(w, batches, _rates(c))
         return w
     step = OPTIMISERS[str(c["optimiser"])](client, c)
     for n, rows in enumerate(batches, 1):
@@ -50,18 +51,17 @@ def descend(client: Local, start: Vector, c: Config, drift: Drift | None = None,
     return w
 
 
-def _rates(c: Config) -> tuple[float, float, float]:
-    return float(c["lr"]), float(c["momentum"]), float(c["weight_decay"])
+def _rates(c: Config) -> Rates:
+    return Rates(float(c["lr"]), float(c["momentum"]), float(c["weight_decay"]))
 
 
 def _sgd(client: Local, c: Config) -> Step:
     """v = momentum v + g;  w = w - lr v.  In one pass, where the task can."""
-    lr, momentum, decay = _rates(c)
-    velocity = np.zeros(client.trainable, np.float32) if momentum else None
-    sgd = client.trainer.sgd
+    rates, sgd = _rates(c), client.trainer.sgd
+    velocity = np.zeros(client.trainable, np.float32) if rates.momentum else None
 
     def step(w: Vector, g: Vector) -> None:
-        sgd(w, g, velocity, lr, momentum, decay)
+        sgd(w, g, velocity, rates)
 
     return step
 
@@ -108,13 +108,13 @@ def toward(centre: Vector, strength: float) -> Drift:
     return drift
 
 
-def train(client: Local, job: Job) -> Update:
+def train(client: Local, plan: Plan, job: Job) -> Update:
     """Plain local training."""
-    return Update(descend(client, job.w, job.config))
+    return Update(descend(client, plan.w, job.config))
 
 
-def proximal(client: Local, job: Job) -> Update:
+def proximal(client: Local, plan: Plan, job: Job) -> Update:
     """Local training with a proximal term mu/2 |w - w_t|^2; none where mu = 0."""
     mu = float(job.config["mu"])
-    drift = toward(job.w[: client.trainable], mu) if mu else None
-    return Update(descend(client, job.w, job.config, drift))
+    drift = toward(plan.w[: client.trainable], mu) if mu else None
+    return Update(descend(client, plan.w, job.config, drift))

@@ -12,16 +12,16 @@ is untouched. A client without validation examples sends a zero gradient.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from fedtuner.methods.base import Contribution, Job, Local, Method, Server, Update, Vectors
+from fedtuner.core.method import Local, Server, Update
+from fedtuner.core.model import Hyper, Rows, Vector, Vectors
+from fedtuner.core.records import Job, Plan, Tally
 from fedtuner.methods.local import TRAINING
-from fedtuner.methods.server import STEP, mean_extra, step
+from fedtuner.methods.server import STEP, method
 from fedtuner.space import Config, Float, Int
-from fedtuner.task import Hyper, Rows, Vector
 
 INNER = {
     "lr": TRAINING["lr"],
@@ -39,11 +39,11 @@ OUTER = {
 }
 
 
-def local(client: Local, job: Job) -> Update:
+def local(client: Local, plan: Plan, job: Job) -> Update:
     """Take the inner steps and return the adapted model and the meta-gradient."""
     c, n = job.config, client.trainable
     lr, decay = np.float32(c["lr"]), np.float32(c["weight_decay"])
-    w = job.w.copy()
+    w = plan.w.copy()
     path: list[tuple[Vector, Rows]] = []
     for s, rows in enumerate(_inner_batches(client, c)):
         path.append((w.copy(), rows))
@@ -70,9 +70,11 @@ def _inner_batches(client: Local, c: Config) -> list[Rows]:
     ]
 
 
-def aggregate(server: Server, contributions: Sequence[Contribution], b: Config) -> tuple[Vector, Vectors]:
+def aggregate(server: Server, tally: Tally, b: Config) -> tuple[Vector, Vectors]:
     """Step against the mean meta-gradient."""
-    return step(server, -mean_extra("meta", contributions), b)
+    return server.step(-tally.extra["meta"], tally, b)
 
 
-maml = Method("maml", "Finn et al. 2017", local, aggregate, client=INNER, server=OUTER)
+maml = method(
+    "maml", "Finn et al. 2017", local, aggregate, client=INNER, server=OUTER, extra={"meta": "trainable"}
+)

@@ -13,23 +13,22 @@ Costs one vector of memory per client, and one more vector each way per round.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from fedtuner.methods.base import Contribution, Job, Local, Method, Server, Update, Vectors
+from fedtuner.core.method import Local, Server, Update
+from fedtuner.core.model import Hyper, Vector, Vectors
+from fedtuner.core.records import Job, Plan, Tally
 from fedtuner.methods.local import TRAINING, descend
-from fedtuner.methods.server import STEP, average, mean_extra
+from fedtuner.methods.server import average, method
 from fedtuner.space import Config
-from fedtuner.task import Hyper, Vector
 
 OPTION = Hyper(None, "II", options=("I", "II"), about="control variates: I at the server's model, II along the steps")
 
 
-def local(client: Local, job: Job) -> Update:
+def local(client: Local, plan: Plan, job: Job) -> Update:
     """Train with the gradient corrected by c - c_i, and renew c_i."""
     nothing = np.zeros(client.trainable, np.float32)
-    ours, servers = job.memory.get("control", nothing), job.slots.get("control", nothing)
+    ours, servers = job.remembered.get("control", nothing), plan.slots.get("control", nothing)
     correction, total, steps = servers - ours, np.zeros_like(nothing), 0
 
     def drift(w: Vector, g: Vector) -> None:
@@ -38,22 +37,22 @@ def local(client: Local, job: Job) -> Update:
         steps += 1
         g += correction
 
-    renewed = client.full_gradient(job.w.copy()) if job.config["option"] == "I" and client.examples else None
-    w = descend(client, job.w, job.config, drift)
+    renewed = client.full_gradient(plan.w.copy()) if job.config["option"] == "I" and client.examples else None
+    w = descend(client, plan.w, job.config, drift)
     if renewed is None:
         renewed = total / np.float32(steps) if steps else ours
     return Update(w, extra={"control": renewed - ours}, memory={"control": renewed})
 
 
-def aggregate(server: Server, contributions: Sequence[Contribution], b: Config) -> tuple[Vector, Vectors]:
+def aggregate(server: Server, tally: Tally, b: Config) -> tuple[Vector, Vectors]:
     """Step toward the mean model; c moves by the mean change of the c_i times the share of clients that took part."""
-    w, slots = average(server, contributions, b)
-    change = mean_extra("control", contributions) * np.float32(len(contributions) / server.clients)
+    w, slots = average(server, tally, b)
+    change = tally.extra["control"] * np.float32(tally.trained / server.population)
     control = server.slots["control"] + change if "control" in server.slots else change
     return w, {**slots, "control": control}
 
 
-scaffold = Method(
-    "scaffold", "Karimireddy et al. 2020", local, aggregate,
-    client={**TRAINING, "option": OPTION}, server=STEP, sends=("control",),
+scaffold = method(
+    "scaffold", "Karimireddy et al. 2020", local, aggregate, client={**TRAINING, "option": OPTION}, sends=("control",),
+    extra={"control": "trainable"}, memory={"control": "trainable"},
 )  # fmt: skip

@@ -1,7 +1,8 @@
-"""Who proposes the arms: ``uniform`` draws (the paper's), or ``optuna``, which learns; ``local`` adds candidates."""
+"""Who proposes the arms: ``uniform`` draws (the paper's), or ``optuna``, which learns from finished arms."""
 
+from fedtuner.core.sampler import Past, Sampler
 from fedtuner.samplers.ball import Ball
-from fedtuner.samplers.base import Past, Proposer, Sampler, Uniform, local, uniform
 from fedtuner.samplers.by_optuna import KINDS, Optuna, optuna
+from fedtuner.samplers.uniform import Uniform, uniform
 
-__all__ = ["KINDS", "local", "uniform", "optuna", "Past", "Proposer", "Sampler", "Uniform", "Ball", "Optuna"]
+__all__ = ["KINDS", "Ball", "Optuna", "Past", "Sampler", "Uniform", "optuna", "uniform"]

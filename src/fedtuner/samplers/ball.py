@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedtuner.errors import SpecError
+from fedtuner import checks
+from fedtuner.core.sampler import Configs, Past
+from fedtuner.core.schedule import Schedule
 from fedtuner.rng import stream
-from fedtuner.samplers.base import Configs, Past
-from fedtuner.schedules import Schedule
 from fedtuner.space import Space, draw, near
 
 
@@ -21,8 +21,7 @@ class Ball:
     learns = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.eps, bool) or not isinstance(self.eps, (int, float)) or self.eps < 0:
-            raise SpecError(f"sampler.eps = {self.eps!r}, but must be >= 0")
+        checks.number("sampler.eps", self.eps)
 
     def propose(self, space: Space, seed: int, id: int, first: int, past: Sequence[Past]) -> Configs:
         """Return the centre, or a draw from its neighbourhood."""

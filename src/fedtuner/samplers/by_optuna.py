@@ -16,11 +16,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fedtuner import checks
+from fedtuner.core.sampler import Configs, Past
+from fedtuner.core.schedule import Schedule, outline
 from fedtuner.errors import SpecError, StoreError, suggest
 from fedtuner.rng import number
-from fedtuner.samplers.base import Configs, Past, uniform
-from fedtuner.schedules import Schedule
+from fedtuner.samplers.uniform import uniform
 from fedtuner.space import Choice, Domain, Float, Int, OneMinus, PowerOfTwo, Space, Value
+from fedtuner.tables import kind_of
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -40,8 +43,7 @@ class Optuna:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise SpecError(f"sampler = {self.kind!r}, but must be one of {KINDS}{suggest(str(self.kind), KINDS)}")
-        if isinstance(self.startup, bool) or not isinstance(self.startup, int) or self.startup < 1:
-            raise SpecError(f"sampler.startup = {self.startup!r}, but must be a whole number >= 1")
+        checks.whole("sampler.startup", self.startup)
 
     @property
     def learns(self) -> bool:
@@ -52,14 +54,15 @@ class Optuna:
         """Refuse a schedule that gives it nothing to learn from, and a space that Optuna has no words for."""
         _import(self.kind)
         axes(space)
-        if self.learns and len(schedule.brackets) < 2:
+        course, name = outline(schedule), kind_of(type(schedule))
+        if self.learns and len(course.groups) < 2:
             raise SpecError(
-                f"sampler = {self.kind!r} learns from finished arms, but {schedule.kind} starts all {schedule.arms} at "
+                f"sampler = {self.kind!r} learns from finished arms, but {name} starts all {course.arms} at "
                 "once: use hyperband with several brackets, or random_search with together = 1"
             )
-        if self.kind == "cmaes" and len({bracket.rungs for bracket in schedule.brackets}) > 1:
+        if self.kind == "cmaes" and len(set(course.rungs.values())) > 1:
             raise SpecError(
-                f"sampler = 'cmaes' compares arms of equal length, which those of {schedule.kind} are not: "
+                f"sampler = 'cmaes' compares arms of equal length, which those of {name} are not: "
                 "use random_search with together = 1, or tpe"
             )
 
@@ -80,11 +83,11 @@ class Optuna:
 
     def _replay(self, space: Space, seed: int, arms: Sequence[tuple[int, Past | None]]) -> Configs:
         """Ask for all arms in order, telling each its score when its bracket had finished: CMA-ES keeps a state."""
-        study, told = _study(), 0
+        study, scored = _study(), 0
         for id, (first, past) in enumerate(arms):
-            while told < first:
-                study.tell(told, _worst_if_infinite(arms[told][1], [p for _, p in arms[:first] if p]))
-                told += 1
+            while scored < first:
+                study.tell(scored, _worst_if_infinite(arms[scored][1], [p for _, p in arms[:first] if p]))
+                scored += 1
             study.sampler = self._sampler(seed, id)
             params = study.ask(distributions(space)).params
             configs = _configs(space, params)
@@ -136,9 +139,9 @@ def _finite(score: float, others: Sequence[float]) -> float:
     return score if math.isfinite(score) else max((s for s in others if math.isfinite(s)), default=1.0)
 
 
-def _worst_if_infinite(past: Past | None, told: Sequence[Past]) -> float:
+def _worst_if_infinite(past: Past | None, known: Sequence[Past]) -> float:
     assert past is not None
-    return _finite(past.scores[max(past.scores)], [p.scores[max(p.scores)] for p in told if p.scores])
+    return _finite(past.scores[max(past.scores)], [p.scores[max(p.scores)] for p in known if p.scores])
 
 
 @dataclass(frozen=True)
@@ -217,7 +220,7 @@ def _trial(space: Space, past: Past, score: float | None) -> FrozenTrial:
     from optuna.trial import TrialState, create_trial
 
     named = axes(space)
-    config = {f"client.{n}": v for n, v in past.arm.candidates[0].items()}
+    config = {f"client.{n}": v for n, v in past.arm.client.items()}
     config |= {f"server.{n}": v for n, v in past.arm.server.items()}
     return create_trial(
         state=TrialState.RUNNING if score is None else TrialState.COMPLETE,
@@ -229,7 +232,7 @@ def _trial(space: Space, past: Past, score: float | None) -> FrozenTrial:
 
 def _same(past: Past, configs: Configs) -> bool:
     client, server = configs
-    return all(past.arm.candidates[0][n] == v for n, v in client.items()) and all(
+    return all(past.arm.client[n] == v for n, v in client.items()) and all(
         past.arm.server[n] == v for n, v in server.items()
     )
 

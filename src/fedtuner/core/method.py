@@ -1,0 +1,176 @@
+"""The decomposition of the paper's Section 2: a method is local training Loc_c and an aggregation Agg_b.
+
+``local`` is a pure function of the client, the round's plan and the client's job; ``aggregate`` of the server's state
+and the round's tally. A method that keeps vectors declares them: ``memory`` stays with a client and comes back in its
+next job, ``extra`` is averaged like the change and arrives in ``Tally.extra``, and the server's slots that ``sends``
+names travel to the clients in ``Plan.slots``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sized
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from fedtuner.core.model import Hyper, Rows, Trainer, Vector, Vectors
+from fedtuner.core.records import Job, Plan, Tally
+from fedtuner.errors import SpecError, suggest
+from fedtuner.rng import Generator
+from fedtuner.space import Config, Space, Value
+
+Shape = str | tuple[int, ...]  # "trainable" or "all": as long as that part of w
+
+
+@dataclass(frozen=True)
+class Update:
+    """What local training gives back."""
+
+    w: Vector
+    extra: Vectors = field(default_factory=dict)  # further vectors for the aggregation
+    memory: Vectors = field(default_factory=dict)  # what the client keeps for its next job
+    personal: Vector | None = None  # the model that the personalized objective validates; None is w
+
+
+@dataclass(frozen=True)
+class Server:
+    """What aggregation starts from: the model (its trainable part), the server's slots, the round from 0."""
+
+    w: Vector
+    slots: Vectors
+    round: int
+    population: int  # all clients there are, not only the round's
+    optimiser: Optimiser
+    progress: float = 0.0  # the part of the arm's horizon that is done
+    scale: float = 1.0  # of the step: below 1 while it cools
+
+    def step(self, change: Vector, tally: Tally, b: Config) -> tuple[Vector, Vectors]:
+        """Return the model and slots after one step of the server's optimiser along ``change``."""
+        return self.optimiser.step(self, change, tally, b)
+
+
+@dataclass(frozen=True)
+class Local:
+    """What local training sees of a client."""
+
+    trainer: Trainer
+    train: Sized
+    valid: Sized
+    trainable: int
+    smallest_batch: int
+    rng: Generator
+
+    @property
+    def examples(self) -> int:
+        """|T|."""
+        return len(self.train)
+
+    def batches(self, epochs: int, batch: int) -> Iterator[Rows]:
+        """Yield the rows of each batch: a fresh permutation every epoch, the last batch as small as it comes."""
+        for _ in range(epochs):
+            order = self.rng.permutation(self.examples)
+            for start in range(0, self.examples, batch):
+                rows = order[start : start + batch]
+                if rows.size >= self.smallest_batch:
+                    yield rows
+
+    def gradient(self, w: Vector, rows: Rows) -> Vector:
+        """Return the gradient of the mean loss on these rows; the array is the caller's until the next call."""
+        return self.trainer.gradient(w, rows)
+
+    def full_gradient(self, w: Vector, chunk: int = 1024) -> Vector:
+        """Return the gradient of the mean loss over all training examples, as a new array."""
+        total = np.zeros(self.trainable, np.float32)
+        for start in range(0, self.examples, chunk):
+            rows = np.arange(start, min(start + chunk, self.examples))
+            total += self.gradient(w, rows) * np.float32(len(rows) / self.examples)
+        return total
+
+
+def _nothing(change: Vector) -> Vectors:
+    return {}
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """A server optimiser: a step along the mean change, and the hyperparameters that it reads."""
+
+    name: str
+    paper: str
+    step: Callable[[Server, Vector, Tally, Config], tuple[Vector, Vectors]]
+    hypers: Mapping[str, Hyper] = field(default_factory=dict)
+    extra: Callable[[Vector], Vectors] = _nothing  # what a client adds to its report, given its change; averaged, too
+
+
+@dataclass(frozen=True)
+class Method:
+    """A federated method: Loc_c, Agg_b, and their hyperparameters."""
+
+    name: str
+    paper: str
+    local: Callable[[Local, Plan, Job], Update]
+    aggregate: Callable[[Server, Tally, Config], tuple[Vector, Vectors]]
+    client: Mapping[str, Hyper]
+    server: Mapping[str, Hyper]
+    optimisers: Mapping[str, Optimiser]  # by the values of the server's hyperparameter "optimiser"
+    sends: tuple[str, ...] = ()  # the server's slots that travel to the clients
+    extra: Mapping[str, Shape] = field(default_factory=dict)
+    memory: Mapping[str, Shape] = field(default_factory=dict)
+    plain: bool = False  # whether its local training may be any: that of a ``Learner``
+
+    def optimiser(self, b: Config) -> Optimiser:
+        """Return the server optimiser that a configuration names."""
+        return self.optimisers[str(b["optimiser"])]
+
+    def with_defaults(self, client: Config | None = None, server: Config | None = None) -> Method:
+        """Return the same method with other default values.
+
+        >>> from fedtuner import methods
+        >>> methods.fedavg.with_defaults(client={"lr": 0.5}).client["lr"].default
+        0.5
+        """
+        check(self, Space(client, server), {})
+        return replace(
+            self,
+            client={**self.client, **{k: replace(self.client[k], default=v) for k, v in (client or {}).items()}},
+            server={**self.server, **{k: replace(self.server[k], default=v) for k, v in (server or {}).items()}},
+        )
+
+    def with_optimiser(self, optimiser: Optimiser) -> Method:
+        """Return the same method with one's own server optimiser, and what it reads, as the default."""
+        known = {**self.optimisers, optimiser.name: optimiser}
+        options = Hyper(None, optimiser.name, options=tuple(known), about=self.server["optimiser"].about)
+        return replace(self, optimisers=known, server={**self.server, **optimiser.hypers, "optimiser": options})
+
+
+def defaults(hypers: Mapping[str, Hyper]) -> dict[str, Value]:
+    """Return the untuned configuration."""
+    return {name: hyper.default for name, hyper in hypers.items()}
+
+
+def default_space(method: Method, of_model: Mapping[str, Hyper]) -> Space:
+    """Return the space that is tuned when none is given: the method's own and the model's."""
+    return Space(
+        client={name: hyper.domain for name, hyper in {**method.client, **of_model}.items() if hyper.domain},
+        server={name: hyper.domain for name, hyper in method.server.items() if hyper.domain},
+    )
+
+
+def check(method: Method, space: Space, of_model: Mapping[str, Hyper]) -> None:
+    """Refuse hyperparameters that neither the method nor the model has, and values that are not legal."""
+    for side, domains, known in (
+        ("client", space.client, {**method.client, **of_model}),
+        ("server", space.server, dict(method.server)),
+    ):
+        for name, domain in domains.items():
+            if name not in known:
+                hint = suggest(name, {other: hyper.about for other, hyper in known.items()})
+                if name == "dropout":
+                    hint = "; the model has no dropout layer: add one (torch.nn.Dropout) or leave dropout out"
+                elif not hint.startswith("; known"):
+                    hint += f" ({side} hyperparameters: {', '.join(known)})"
+                raise SpecError(f"no {side} hyperparameter {name!r} in {method.name}{hint}")
+            for value in domain.ends():
+                rule = known[name].wrong(value)
+                if rule:
+                    raise SpecError(f"{side}.{name} = {value!r}, but {rule}")

@@ -1,0 +1,196 @@
+"""One communication round of one arm: plan -> work -> tally -> settle.
+
+Khodak et al., "Federated Hyperparameter Tuning", NeurIPS 2021, Algorithms 1 to 3. ``plan`` draws a cohort and, for each
+of its clients, a configuration from the tuner's belief; ``work`` is a client's: validate the server's model, train
+locally (Loc_c), validate again; ``tally`` makes means of the reports; ``settle`` steps the model (Agg_b), lets the
+tuner learn, and records what happened. All four are pure functions of their arguments.
+
+An arm without FedEx is an arm whose tuner is ``none``. An arm whose model is not finite has ended ("diverged"): its
+score is infinite and it gets no further rounds. A round in which nobody validated has no score (NaN).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+
+from fedtuner.core.federation import Federation, HasData
+from fedtuner.core.method import Local, Method, Server, Update
+from fedtuner.core.model import Learner, Metrics, Task, Vector, Vectors, finite
+from fedtuner.core.records import Arm, Choice, Job, Plan, Record, Report, Row, Seen, State, Tally, Tried
+from fedtuner.core.schedule import value_of
+from fedtuner.core.setup import Setup
+from fedtuner.core.tally import Reports, penalised
+from fedtuner.errors import ClientError
+from fedtuner.rng import number, stream
+
+
+@dataclass(frozen=True)
+class Round:
+    """The rounds of a study's arms, on a federation."""
+
+    setup: Setup
+    federation: Federation
+
+    def begin(self, arm: Arm, parent: State | None = None, start: Vector | None = None) -> State:
+        """Return an arm before its first round: from its parent's state, from given weights, or from fresh ones."""
+        setup = self.setup
+        belief = setup.tuner.begin(arm, setup.space, setup.seed, None if parent is None else parent.belief)
+        if parent is not None:
+            return replace(parent, belief=belief, ended="")
+        who = arm.id if setup.weights == "independent" else "shared"
+        w = self.federation.model.initial(number(setup.seed, "initial", who)) if start is None else start
+        return State(0, w, belief)
+
+    def plan(self, arm: Arm, state: State, present: Sequence[int]) -> Plan:
+        """Return the round's plan: a cohort of distinct clients, and what the tuner chooses for each.
+
+        The cohort is drawn from the clients who are present; with fewer than asked for, it is all of them.
+        """
+        setup, t = self.setup, state.round
+        who = ("shared",) if setup.cohorts == "shared" else ("arm", arm.id)
+        size = min(setup.cohort, len(present))
+        drawn = stream(setup.seed, "cohort", *who, t).choice(len(present), size, replace=False)
+        choices = setup.tuner.choose(state.belief, size, lambda purpose: stream(setup.seed, purpose, arm.id, t))
+        clients = [present[i] for i in drawn]
+        jobs = tuple(Job(i, c, state.memory.get(i, {})) for i, c in zip(clients, choices, strict=True))
+        return self._plan(arm, state, "valid", jobs)
+
+    def survey(self, arm: Arm, state: State, clients: Sequence[int], split: str, config: str = "mode") -> Plan:
+        """Return the plan of an evaluation: each client with the tuner's best, or with a draw of its own."""
+        setup, jobs = self.setup, []
+        for i in clients:
+            choice = Choice(setup.tuner.summary(state.belief).mode, setup.tuner.best(state.belief))
+            if config == "sample":
+                path = ("evaluate", split, self.federation.id_of(i))
+                choice = setup.tuner.choose(state.belief, 1, lambda _, path=path: stream(setup.seed, *path))[0][0]  # type: ignore[misc]
+            jobs.append(Job(i, (choice,), state.memory.get(i, {})))
+        return self._plan(arm, state, split, tuple(jobs))
+
+    def _plan(self, arm: Arm, state: State, split: str, jobs: tuple[Job, ...]) -> Plan:
+        slots = {name: state.slots[name] for name in self.setup.method.sends if name in state.slots}
+        return Plan(
+            self.setup.seed, arm.id, state.round, split, arm.server, progress(arm, state), state.w, slots, jobs
+        )  # fmt: skip
+
+    def work(self, plan: Plan, job: Job) -> Report:
+        """Do one client's work."""
+        return work(self.setup.method, cast(HasData, self.federation), plan, job)
+
+    def tally(self, plan: Plan, reports: Reports) -> Tally:
+        """Return what the server makes of a round's reports, which are in plan order; None did not answer."""
+        setup, screened = self.setup, list(reports)
+        for screen in setup.screens:
+            screened = screen(plan, screened)
+        arrived = [r for r in screened if r is not None]
+        bounded = sum(a is not b for a, b in zip(reports, screened, strict=True))
+        seen = tuple(
+            Seen(tuple(t.label for t in r.tried), tuple(map(setup.tuner.value, r.tried)), r.after.count)
+            for r in arrived
+        )
+        tally = replace(setup.combine(plan, screened), bounded=bounded, seen=seen, rows=tuple(map(self._row, arrived)))
+        return tally if setup.privacy is None else setup.privacy.release(tally, (plan.arm, plan.round), setup.seed)
+
+    def _row(self, report: Report) -> Row:
+        before, after = report.before, report.after
+        return Row(
+            self.federation.id_of(report.client), report.tried[0].label, report.examples, after.count,
+            before.loss, after.loss, before.error, after.error,
+        )  # fmt: skip
+
+    def settle(self, arm: Arm, state: State, tally: Tally) -> tuple[State, Record]:
+        """Return the arm after the round: Agg_b on the model, the tuner's update, and what happened."""
+        tuner = self.setup.tuner
+        w, slots = self._aggregate(arm, state, tally)
+        belief = tuner.update(state.belief, tally.seen)
+        diverged = not finite(w, *slots.values())
+        memory = {**state.memory, **tally.memory}
+        following = State(state.round + 1, w, belief, slots, memory, "diverged" if diverged else "")
+        summary = tuner.summary(belief)
+        record = Record(
+            arm=arm.id, round=following.round, clients=tally.asked, dropped=tally.asked - tally.reported,
+            broken=tally.broken, bounded=tally.bounded, examples=tally.examples, validated=tally.after.count,
+            trainings=tally.trainings,
+            loss_before=tally.before.loss, loss_after=tally.after.loss,
+            error_before=tally.before.error, error_after=tally.after.error, loss=math.nan, error=math.nan,
+            entropy=summary.entropy, mode=summary.mode, confidence=summary.confidence, diverged=diverged,
+            rows=tally.rows,
+        )  # fmt: skip
+        loss, error = (value_of(record, metric, self.setup.target) for metric in ("loss", "error"))
+        return following, replace(record, loss=loss, error=error)
+
+    def _aggregate(self, arm: Arm, state: State, tally: Tally) -> tuple[Vector, Vectors]:
+        """Return the next model and slots: Agg_b on what has gradients, the plain mean on statistics."""
+        if tally.change is None:
+            return state.w, state.slots
+        method, n = self.setup.method, self.federation.model.trainable
+        server = Server(
+            state.w[:n], state.slots, state.round, self.federation.population(), method.optimiser(arm.server),
+            done := progress(arm, state), min(1.0, (1 - done) / cooling) if (cooling := self.setup.cooling) else 1.0,
+        )  # fmt: skip
+        with np.errstate(over="ignore", invalid="ignore"):
+            head, slots = method.aggregate(server, replace(tally, change=tally.change[:n]), arm.server)
+            tail = state.w[n:] + tally.change[n:]
+        return np.concatenate([head, tail]).astype(np.float32, copy=False), slots
+
+
+def progress(arm: Arm, state: State) -> float:
+    """Return the part of an arm's horizon that is done; 0 where it has none."""
+    return min(1.0, state.round / arm.horizon) if arm.horizon else 0.0
+
+
+def work(method: Method, federation: HasData, plan: Plan, job: Job) -> Report:
+    """Do one client's work: validate, train locally, validate again; then try what other configurations would give."""
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):  # numbers that go bad are dealt with, not warned about
+            return _work(method, federation, plan, job)
+    except Exception as error:
+        raise ClientError(
+            f"arm {plan.arm}, round {plan.round + 1}, client {federation.id_of(job.client)!r}, configuration "
+            f"{dict(job.config)}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _work(method: Method, federation: HasData, plan: Plan, job: Job) -> Report:
+    before: dict[Any, Metrics] = {}  # by the shape of the model, for the few models that have several
+    update, ok, first = _train(method, federation, plan, job, before)
+    others = [
+        _train(method, federation, plan, replace(job, choices=(choice,)), before)[2] for choice in job.choices[1:]
+    ]
+    change = update.w - plan.w
+    extra = {**update.extra, **method.optimiser(plan.server).extra(change)}
+    examples = len(federation.data(job.client, "train"))
+    return Report(job.client, change, extra, update.memory, examples, (first, *others), ok)
+
+
+def _train(
+    method: Method, federation: HasData, plan: Plan, job: Job, known: dict[Any, Metrics]
+) -> tuple[Update, bool, Tried]:
+    """Train with the job's first choice; all of a client's choices see the same batches and dropout."""
+    model = cast(Task, federation.model)
+    train, valid = federation.data(job.client, "train"), federation.data(job.client, plan.split)
+    config, worst = job.config, model.metric.worst
+    shape = tuple(config.get(name) for name in model.shaping)
+    if shape not in known:
+        known[shape] = penalised(model.evaluate(plan.w, valid, config), worst)
+    name = ("work", plan.split, plan.arm, plan.round, federation.id_of(job.client))
+    if model.own_training:
+        update = Update(cast(Learner, model).fit(plan.w, train, config, number(plan.seed, *name)))
+    else:
+        with model.training(train, config, number(plan.seed, *name)) as trainer:
+            held, rng = federation.data(job.client, "valid"), stream(plan.seed, *name)
+            client = Local(trainer, train, held, model.trainable, model.smallest_batch, rng)
+            update = method.local(client, plan, job)
+    ok = finite(update.w, *update.extra.values())
+    personal = update.w if update.personal is None else update.personal
+    after = model.evaluate(personal, valid, config) if ok else Metrics(math.nan, math.nan, len(valid))
+    return update, ok, Tried(job.choices[0].label, known[shape], penalised(after, worst))
+
+
+def measured(report: Report) -> Report:
+    """Return what an evaluation needs of a report: its metrics, and none of its vectors."""
+    return replace(report, change=report.change[:0], extra={}, memory={}, examples=0)

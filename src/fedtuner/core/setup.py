@@ -1,0 +1,166 @@
+"""What a study is. Its results depend on a ``Setup`` and the federation, and on nothing else.
+
+``resolve`` is the one place where settings are checked against each other and defaults come from the method, the model
+and the federation; ``tune``, study.toml, suites and ``untuned`` all call it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedtuner import checks, tables
+from fedtuner.core.engine import ENGINES
+from fedtuner.core.federation import Federation
+from fedtuner.core.method import Method, Optimiser, check, default_space, defaults
+from fedtuner.core.model import Model
+from fedtuner.core.sampler import Sampler
+from fedtuner.core.schedule import TARGETS, Schedule
+from fedtuner.core.tally import Combine, Privacy, Screen, mean
+from fedtuner.core.tuner import Tuner
+from fedtuner.errors import SpecError
+from fedtuner.space import Choice, Space
+from fedtuner.tables import Table
+
+COHORTS = WEIGHTS = ("independent", "shared")
+_PLAIN = ("cohort", "cohorts", "target", "weights", "cooling", "engine", "seed")
+_SENT = {"server-round", "split"}  # beside their hyperparameters, to clients that train by code of their own
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """All that a study's results depend on, beside the federation."""
+
+    method: Method
+    space: Space
+    schedule: Schedule
+    tuner: Tuner
+    sampler: Sampler
+    cohort: int = 10  # clients per round
+    cohorts: str = "independent"  # shared: all arms meet the same clients in the same round
+    target: str = "personalized"  # what arms are compared by: the clients' models or the server's (global)
+    weights: str = "independent"  # shared: all arms begin from the same initial weights
+    screens: tuple[Screen, ...] = ()
+    combine: Combine = mean
+    privacy: Privacy | None = None
+    cooling: float = 0.0  # the last part of an arm's horizon, in which the server's step falls to 0
+    engine: str = "sequential"  # how a round's jobs are done; engines agree up to rounding
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        checks.whole("cohort", self.cohort)
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise SpecError(f"seed = {self.seed!r}, but must be a whole number")
+        checks.one_of("target", self.target, TARGETS)
+        checks.one_of("cohorts", self.cohorts, COHORTS)
+        checks.one_of("weights", self.weights, WEIGHTS)
+        checks.number("cooling", self.cooling, 0, 1)
+
+    def describe(self) -> Table:
+        """Return the setup by the names of a study.toml."""
+        return {
+            "method": self.method.name,
+            "defaults": {"client": defaults(self.method.client), "server": defaults(self.method.server)},
+            **{name: getattr(self, name) for name in _PLAIN},
+            "screens": self.screens,
+            "combine": self.combine,
+            **({} if self.privacy is None else {"privacy": self.privacy}),
+            "schedule": self.schedule,
+            "sampler": self.sampler,
+            "tuner": self.tuner,
+            **self.space.describe(),
+        }
+
+
+def resolve(federation: Federation, **given: Any) -> Setup:
+    """Return a study's setup: what is given, checked, and defaults for the rest."""
+    if not isinstance(federation, Federation):
+        raise SpecError(f"problem is {type(federation).__name__}, but must be a Simulation(task, clients)")
+    _check_kinds(given)
+    model: Model = federation.model
+    method, space = given.pop("method"), given.pop("space", None)
+    method, space = _with_own_optimiser(method, space)
+    checks.one_of("engine", given.get("engine", "auto"), ENGINES)
+    # Clients that are elsewhere work one by one.
+    engine = model.engine(given.pop("engine", "auto") if federation.executor is None else "sequential")
+    if model.own_training:
+        method, space = _on_the_server(method, space)
+    for name in model.hyperparameters.keys() & method.client.keys():
+        raise SpecError(f"the model and {method.name} both have a client hyperparameter {name!r}: rename the model's")
+    space = default_space(method, model.hyperparameters) if space is None else space
+    check(method, Space(server=space.server) if model.own_training else space, model.hyperparameters)
+    _check_batch(space, model.smallest_batch)
+    given.setdefault("screens", federation.screens)
+    setup = Setup(method=method, space=space, engine=engine.name, **given)
+    if federation.shows == "sums":
+        _check_sums(setup)
+    federation.check(setup)
+    setup.sampler.check(space, setup.schedule)
+    return setup
+
+
+def _check_kinds(given: dict[str, Any]) -> None:
+    """Refuse settings that are not of the kind that they must be."""
+    if not isinstance(given["method"], Method):
+        raise SpecError(f"method = {given['method']!r}, but must be a Method such as fedtuner.methods.fedavg")
+    kinds: dict[str, tuple[Any, str]] = {
+        "space": (Space, "a fedtuner.Space"),
+        "tuner": (Tuner, "a tuner such as fedtuner.FedEx(k=27)"),
+        "schedule": (Schedule, "a schedule such as fedtuner.halving(budget=2000)"),
+        "sampler": (Sampler, "such as fedtuner.samplers.optuna('tpe')"),
+    }
+    for name, (kind, words) in kinds.items():
+        if given.get(name) is not None and not isinstance(given[name], kind):
+            raise SpecError(f"{name} = {given[name]!r}, but must be {words}")
+
+
+def _with_own_optimiser(method: Method, space: Space | None) -> tuple[Method, Space | None]:
+    """Return a method with the server optimiser that ``server.optimiser = "package.module:name"`` names."""
+    named = space.server.get("optimiser") if space else None
+    if not isinstance(named, Choice) or not any(":" in str(value) for value in named.values) or space is None:
+        return method, space
+    values = []
+    for value in named.values:
+        if ":" in str(value):
+            found = tables.find(str(value), "server.optimiser")
+            if not isinstance(found, Optimiser):
+                raise SpecError(f"server.optimiser = {value!r} is {type(found).__name__}, but must be an Optimiser")
+            method, value = method.with_optimiser(found), found.name
+        values.append(value)
+    return method, Space(space.client, {**space.server, "optimiser": Choice(values)})
+
+
+def _on_the_server(method: Method, space: Space | None) -> tuple[Method, Space]:
+    """Return what is left of a method where clients train by code of their own: its aggregation."""
+    if not method.plain:
+        raise SpecError(
+            f"method = {method.name}, but these clients train by code of their own: use fedavg or reptile, whose part "
+            "is on the server"
+        )
+    if space is None:
+        raise SpecError("these clients train by code of their own: give space= with the hyperparameters that it reads")
+    for name in _SENT & space.client.keys():
+        raise SpecError(f"client.{name}: clients that train by code of their own are sent {name!r} besides: rename it")
+    return replace(method, client={}), space
+
+
+def _check_batch(space: Space, smallest: int) -> None:
+    least = min(space.client["batch"].ends()) if "batch" in space.client else smallest
+    if not isinstance(least, str) and least < smallest:
+        raise SpecError(f"client.batch = {least}, but a model with batch-norm cannot train on fewer than 2 examples")
+
+
+def _check_sums(setup: Setup) -> None:
+    """Refuse what secure sums cannot carry."""
+    method, tuner = setup.method, setup.tuner
+    sums = "with secure aggregation the server sees only sums"
+    if method.memory or method.extra or method.sends:
+        raise SpecError(f"method = {method.name}, but {sums} of updates: use one of fedavg, fedprox, reptile")
+    if setup.combine.each:
+        raise SpecError(f"combine = {tables.plain(setup.combine)!r} looks at single updates, but {sums}: use the mean")
+    if tuner.labels is None:
+        raise SpecError(f"{type(tuner).__name__} cannot be summed by label, but {sums}: use FedEx")
+    if tuner.tried > 1:
+        raise SpecError(f"fedex.tries = {tuner.tried}, but with secure aggregation a client tries one candidate")
+    if "rows" in setup.schedule.needs:
+        raise SpecError(f"{type(setup.schedule).__name__} reads single clients' values, but {sums}")

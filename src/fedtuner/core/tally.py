@@ -1,0 +1,173 @@
+"""What the server makes of a round's reports, in three stages: screens, a mean, and privacy.
+
+    reports -> screens (bound or drop single reports) -> combine (means and totals) -> privacy (noise) -> Tally
+
+Where the server sees only sums (secure aggregation), the sum *is* the tally and none of this is called.
+
+What goes wrong is an ordinary event. A client that does not report is absent. A client whose update is not finite is
+left out of the mean, and counts as the worst value for theta; memory that is not finite is not kept. A client without
+training examples changes nothing (|T| = 0), one without validation examples says nothing about theta or the score
+(|V| = 0). Shares |T_i| / sum |T| are taken first, in plan order, in float32: the same bits wherever it runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from fedtuner import checks
+from fedtuner.core.model import NOTHING, Metrics, Vector, finite
+from fedtuner.core.records import Key, Plan, Report, Tally
+
+_BLOCK = 1 << 15  # entries: what is added up stays in the cache
+Reports = Sequence[Report | None]
+
+
+@runtime_checkable
+class Screen(Protocol):
+    """Bounds or drops reports, each beside the others of its round."""
+
+    def __call__(self, plan: Plan, reports: Reports) -> list[Report | None]:
+        """Return the reports; None where one is dropped."""
+        ...
+
+
+@runtime_checkable
+class Combine(Protocol):
+    """Makes one tally of a round's reports."""
+
+    @property
+    def each(self) -> bool:
+        """Whether it must see every single report, which secure sums do not show."""
+        ...
+
+    def __call__(self, plan: Plan, reports: Reports) -> Tally:
+        """Return the tally."""
+        ...
+
+
+@runtime_checkable
+class Privacy(Protocol):
+    """Adds noise to all that a round releases, and accounts for it."""
+
+    def release(self, tally: Tally, key: Key, seed: int) -> Tally:
+        """Return the tally with noise, without anything of single clients."""
+        ...
+
+    def spent(self, keys: Sequence[Key]) -> float:
+        """Return the privacy that these rounds of all arms have cost."""
+        ...
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean by |T| of changes and further vectors, and by |V| of metrics."""
+
+    each = False
+
+    def __call__(self, plan: Plan, reports: Reports) -> Tally:
+        """Return the tally."""
+        arrived = [r for r in reports if r is not None]
+        sound = [r for r in arrived if r.finite]
+        trained = [r for r in sound if r.examples]
+        total = sum(r.examples for r in trained)
+        shares = [r.examples / total for r in trained]
+        with np.errstate(over="ignore", invalid="ignore"):
+            change = weighted(shares, [r.change for r in trained]) if trained else None
+            names = trained[0].extra if trained else ()
+            extra = {name: weighted(shares, [r.extra[name] for r in trained]) for name in names}
+        return Tally(
+            asked=len(reports),
+            reported=len(arrived),
+            broken=len(arrived) - len(sound),
+            trained=len(trained),
+            examples=sum(r.examples for r in sound),
+            trainings=sum(len(r.tried) for r in arrived),
+            change=change,
+            extra=extra,
+            before=mean_metrics([r.before for r in arrived]),
+            after=mean_metrics([r.after for r in arrived]),
+            memory={r.client: r.memory for r in sound if r.memory and finite(*r.memory.values())},
+        )
+
+    def describe(self) -> str:
+        """Return its name."""
+        return "mean"
+
+
+mean = Mean()
+
+
+def weighted(shares: Sequence[float], vectors: Sequence[Vector]) -> Vector:
+    """Return sum share_i v_i, added in the order given."""
+    total, scratch = np.zeros_like(vectors[0]), np.empty_like(vectors[0][:_BLOCK])
+    for start in range(0, total.size, _BLOCK):
+        block = slice(start, start + _BLOCK)
+        sums, part = total[block], scratch[: total.size - start]
+        for share, vector in zip(shares, vectors, strict=True):
+            np.multiply(vector[block], np.float32(share), out=part)
+            sums += part
+    return total
+
+
+def mean_metrics(metrics: Sequence[Metrics]) -> Metrics:
+    """Return the mean over all examples of several clients; NaN where there are none."""
+    counted = [m for m in metrics if m.count]
+    total = sum(m.count for m in counted)
+    if not total:
+        return NOTHING
+    return Metrics(
+        sum(m.count * m.loss for m in counted) / total, sum(m.count * m.error for m in counted) / total, total
+    )
+
+
+def penalised(metrics: Metrics, worst: float) -> Metrics:
+    """Return the metrics; if the loss is not finite, with an infinite loss and the worst error."""
+    return metrics if metrics.finite or not metrics.count else Metrics(math.inf, worst, metrics.count)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A screen: no client weighs more than ``most`` examples, |T| and |V| each; by default ten medians of its round.
+
+    Of an even number the lower of the two in the middle is the median, so that one of two clients cannot move it.
+    """
+
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.most is not None:
+            checks.whole("most_examples", self.most)
+
+    def __call__(self, plan: Plan, reports: Reports) -> list[Report | None]:
+        """Return the reports with their weights cut."""
+        arrived = [r for r in reports if r is not None]
+        train, valid = (
+            _limit([r.examples for r in arrived], self.most),
+            _limit([r.before.count for r in arrived], self.most),
+        )
+        return [None if r is None else _cut(r, train, valid) for r in reports]
+
+
+_TIMES = 10  # the most that a client may weigh, in medians of its round
+
+
+def _limit(counts: Sequence[int], most: int | None) -> int:
+    positive = sorted(n for n in counts if n)
+    if most is not None or not positive:
+        return most or 0
+    return _TIMES * positive[(len(positive) - 1) // 2]
+
+
+def _cut(report: Report, train: int, valid: int) -> Report:
+    if report.examples <= train and report.before.count <= valid:
+        return report
+    count = min(report.before.count, valid)
+    tried = tuple(
+        replace(t, before=replace(t.before, count=count), after=replace(t.after, count=count)) for t in report.tried
+    )
+    return replace(report, examples=min(report.examples, train), tried=tried)

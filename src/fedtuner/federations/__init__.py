@@ -1,0 +1,6 @@
+"""Where the clients are: in this process (``Simulation``), or outside of fedtuner (``Outside``)."""
+
+from fedtuner.federations.outside import Outside
+from fedtuner.federations.simulation import Client, Lazy, Simulation
+
+__all__ = ["Client", "Lazy", "Outside", "Simulation"]

@@ -1,0 +1,220 @@
+"""A federation in this process: a model and its clients' data."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import warnings
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from fedtuner.core.federation import SPLITS, FederationDefaults
+from fedtuner.core.method import defaults
+from fedtuner.core.model import Learner, Task
+from fedtuner.core.setup import Setup
+from fedtuner.errors import FedtunerError, SpecError, TaskError
+
+_TRIED = 64  # examples of a lazy split that the model is tried on before the work
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client's data: each split is a pair (x, y) of arrays, or anything with a length and an index, or lazy."""
+
+    id: str | int
+    train: Any
+    valid: Any
+    test: Any = None
+
+
+@runtime_checkable
+class Lazy(Protocol):
+    """A split that is loaded when its client is visited and let go afterwards."""
+
+    def __len__(self) -> int: ...
+
+    def load(self) -> Any:
+        """Return the split: a pair (x, y) of arrays."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Return what the data is known by: the same for the same examples."""
+        ...
+
+
+class Simulation(FederationDefaults):
+    """A problem in this process: a model (a task or a learner) and its clients."""
+
+    def __init__(self, model: Task | Learner, clients: Iterable[Client], name: str = "simulation") -> None:
+        self.model = model
+        self.clients = tuple(clients)
+        self.name = name
+        self.left_out: list[str | int] = list(getattr(clients, "left_out", ()))  # ids of those too small to split
+        self._prepared: dict[tuple[int, str], Sized] = {}
+        self._visit: dict[tuple[int, str], Sized] = {}  # the lazy splits of the client visited last
+        if not self.clients:
+            raise SpecError("a problem needs at least one client")
+        seen: set[str | int] = set()
+        for client in self.clients:
+            if not isinstance(client, Client):
+                raise SpecError(f"{client!r} is no Client: give Client(id, train, valid, test)")
+            if client.id in seen:
+                raise SpecError(f"two clients have the id {client.id!r}: ids must differ")
+            seen.add(client.id)
+
+    @property
+    def task(self) -> Task | Learner:
+        """The model."""
+        return self.model
+
+    def population(self) -> int:
+        """Return how many clients there are."""
+        return len(self.clients)
+
+    def present(self) -> Sequence[int]:
+        """Return all clients: here everybody is present."""
+        return range(len(self.clients))
+
+    def everyone(self) -> Sequence[int]:
+        """Return all clients."""
+        return self.present()
+
+    def id_of(self, client: int) -> str | int:
+        """Return a client's id."""
+        return self.clients[client].id
+
+    def data(self, client: int, split: str) -> Sized:
+        """Return a client's split as the task takes it; converted once, a lazy one at each visit."""
+        key = (client, split)
+        if key in self._prepared:
+            return self._prepared[key]
+        given = getattr(self.clients[client], split)
+        if not isinstance(given, Lazy):
+            self._prepared[key] = self._prepare(client, split, given)
+            return self._prepared[key]
+        if any(visited != client for visited, _ in self._visit):
+            self._visit.clear()
+        if key not in self._visit:
+            self._visit[key] = self._prepare(client, split, given.load())
+        return self._visit[key]
+
+    def on(self, device: str) -> Simulation:
+        """Return the same problem with its model and data on another device, such as ``cuda``."""
+        move = getattr(self.model, "on", None)
+        if move is None:
+            raise SpecError(f"device = {device!r}, but {type(self.model).__name__} runs only where it is: on the CPU")
+        moved = Simulation(move(device), self.clients, self.name)
+        moved.left_out = self.left_out
+        return moved
+
+    def check(self, setup: Setup | None = None) -> None:
+        """Prepare everything that is not lazy and try the model on a few examples: mistakes show before long work."""
+        if setup is not None and setup.cohort > len(self.clients):
+            raise SpecError(f"cohort = {setup.cohort}, but the problem has {len(self.clients)} clients: lower cohort")
+        config = defaults(self.model.hyperparameters)
+        sizes = {split: [self.size(i, split) for i in range(len(self.clients))] for split in SPLITS}
+        for i, client in enumerate(self.clients):
+            given = [split for split in SPLITS if getattr(client, split) is not None]
+            if given and not any(sizes[split][i] for split in given):
+                raise SpecError(
+                    f"client {client.id!r} has no examples at all: leave it out, or give None for its splits"
+                )
+        for split in ("train", "valid"):
+            if not any(sizes[split]):
+                raise SpecError(f"no client has any {split} examples")
+        first = next(i for i, n in enumerate(sizes["train"]) if n)
+        w = self.model.initial(0)
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", message="Using a target size")  # torch only warns of a misfit
+                metrics = self.model.evaluate(w, self._sample(first), config)
+        except TaskError as error:
+            raise TaskError(f"client {self.clients[first].id!r}: {error}") from error
+        if not metrics.finite:
+            raise TaskError(
+                f"the untrained model's loss on client {self.clients[first].id!r} is {metrics.loss}: are there NaN or "
+                "infinite values in the data?"
+            )
+        if math.isnan(metrics.error):
+            raise TaskError(f"the error of the untrained model on client {self.clients[first].id!r} is NaN")
+        for i, split, row in _odd(self.clients):
+            x, y = getattr(self.clients[i], split)
+            try:
+                self.model.evaluate(w, self.model.prepare((x[row : row + 1], y[row : row + 1])), config)
+            except TaskError as error:
+                raise TaskError(f"client {self.clients[i].id!r}, {split} data, example {row}: {error}") from error
+
+    def fingerprint(self) -> str:
+        """Return a hash of the clients' data and of the model's shape: a study continues only on the same problem."""
+        digest = hashlib.blake2b(digest_size=12)
+        digest.update(repr(self.model.layout()).encode())
+        for i, client in enumerate(self.clients):
+            digest.update(repr((client.id, [self.size(i, split) for split in SPLITS])).encode())
+            for split in SPLITS:
+                _hash_arrays(digest, getattr(client, split))
+        return digest.hexdigest()
+
+    def describe(self) -> dict[str, Any]:
+        """Return name, number of clients and fingerprint."""
+        return {"name": self.name, "clients": len(self.clients), "fingerprint": self.fingerprint()}
+
+    def _prepare(self, client: int, split: str, given: Any) -> Sized:
+        try:
+            return self.model.prepare(given)
+        except FedtunerError as error:
+            raise type(error)(f"client {self.clients[client].id!r}, {split} data: {error}") from error
+
+    def size(self, client: int, split: str) -> int:
+        """Return how many examples a client's split has, without loading a lazy one."""
+        if (client, split) not in self._prepared:
+            given = getattr(self.clients[client], split)
+            if isinstance(given, Lazy):
+                return len(given)
+        return len(self.data(client, split))
+
+    def _sample(self, client: int) -> Sized:
+        given = self.clients[client].train
+        if not isinstance(given, Lazy):
+            return self.data(client, "train")
+        return self._prepare(client, "train", tuple(part[:_TRIED] for part in given.load()))
+
+
+def _odd(clients: Iterable[Client]) -> Iterator[tuple[int, str, int]]:
+    """Yield client, split and row of an example of each shape and type, and of the lowest and the highest label."""
+    kinds: set[Any] = set()
+    ends: dict[str, tuple[int, tuple[int, str, int]]] = {}
+    for i, client in enumerate(clients):
+        for split in SPLITS:
+            given = getattr(client, split)
+            if not (isinstance(given, (tuple, list)) and len(given) == 2 and all(hasattr(p, "shape") for p in given)):
+                continue
+            x, y = given
+            if len(x) != len(y) or not len(x):
+                continue
+            kind = (tuple(x.shape[1:]), str(x.dtype), tuple(y.shape[1:]), str(y.dtype))
+            if kind not in kinds:
+                kinds.add(kind)
+                yield i, split, 0
+            labels = np.asarray(y.detach().cpu() if hasattr(y, "detach") else y)
+            if labels.ndim == 1 and labels.dtype.kind in "iu":
+                for end, row in (("low", labels.argmin()), ("high", labels.argmax())):
+                    label = int(labels[row]) if end == "high" else -int(labels[row])
+                    if end not in ends or label > ends[end][0]:
+                        ends[end] = (label, (i, split, int(row)))
+    yield from (place for _, place in ends.values())
+
+
+def _hash_arrays(digest: Any, split: Any) -> None:
+    # Splits that are neither plain arrays nor lazy are known by ids and sizes alone: reading them may be slow.
+    if isinstance(split, Lazy):
+        digest.update(split.fingerprint().encode())
+    if not isinstance(split, (tuple, list)):
+        return
+    for part in split:
+        if hasattr(part, "numpy") and hasattr(part, "detach"):
+            part = part.detach().cpu().numpy()
+        if isinstance(part, np.ndarray) and part.dtype != object:
+            digest.update(np.ascontiguousarray(part).data)

@@ -1,0 +1,49 @@
+"""Adaptive server optimisers: FedAdam, FedYogi and FedAdagrad take the mean change for a gradient.
+
+Reddi et al., "Adaptive Federated Optimization", ICLR 2021. As there, v starts at tau^2 and there is no correction for
+the start; beta1 is ``momentum``. The rate is that of the paper's aggregation, lr gamma^t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from fedtuner.core.method import Optimiser, Server
+from fedtuner.core.model import Hyper, Vector, Vectors
+from fedtuner.core.records import Tally
+from fedtuner.methods.momentum import HYPERS, rate
+from fedtuner.space import Config
+
+Second = Callable[[Vector, Vector, np.float32], Vector]  # (v, change^2, beta2) -> v
+
+BETA2 = Hyper(None, 0.99, low=0.0, high=1.0, about="memory of squared changes: adam, yogi")
+TAU = Hyper(None, 1e-3, low=1e-12, about="adaptivity: adam, yogi, adagrad")
+
+
+def _adam(v: Vector, square: Vector, beta2: np.float32) -> Vector:
+    return beta2 * v + (1 - beta2) * square
+
+
+def _yogi(v: Vector, square: Vector, beta2: np.float32) -> Vector:
+    return np.asarray(v - (1 - beta2) * square * np.sign(v - square))
+
+
+def _adagrad(v: Vector, square: Vector, beta2: np.float32) -> Vector:
+    return v + square
+
+
+def _optimiser(name: str, second: Second) -> Optimiser:
+    def step(server: Server, change: Vector, tally: Tally, b: Config) -> tuple[Vector, Vectors]:
+        """m = beta1 m + (1 - beta1) change;  v by the optimiser's rule;  w += alpha_t m / (sqrt(v) + tau)."""
+        momentum, tau, slots = np.float32(b["momentum"]), np.float32(b["tau"]), dict(server.slots)
+        m = momentum * slots.get("momentum", np.zeros_like(change)) + (1 - momentum) * change
+        v = second(slots.get("square", np.full_like(change, tau * tau)), change * change, np.float32(b["beta2"]))
+        moved: Vector = np.asarray(server.w + rate(server, b) * m / (np.sqrt(v) + tau), np.float32)
+        return moved, slots | {"momentum": m, "square": v}
+
+    return Optimiser(name, "Reddi et al. 2021", step, {**HYPERS, "beta2": BETA2, "tau": TAU})
+
+
+adam, yogi, adagrad = _optimiser("adam", _adam), _optimiser("yogi", _yogi), _optimiser("adagrad", _adagrad)

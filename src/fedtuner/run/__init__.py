@@ -1,0 +1,1 @@
+"""Running a study: sessions, studies, executors and stores."""

@@ -1,0 +1,173 @@
+"""Rounds in worker processes, each with the federation in its memory and one arm at a time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from multiprocessing.connection import wait
+from typing import Any, cast
+
+from fedtuner.core.executor import Advance, Progress, Stop
+from fedtuner.core.federation import HasData
+from fedtuner.core.records import Plan, Report, Tally
+from fedtuner.core.round import Round
+from fedtuner.core.store import Blobs
+from fedtuner.errors import WorkerError
+from fedtuner.run.executors import policy
+from fedtuner.run.executors.channel import Channel
+from fedtuner.run.executors.serial import advance
+from fedtuner.run.executors.worker import Share, Worker
+
+_WORTH_SHARING = 5e-3  # seconds: a round that is shorter is done sooner than it is sent
+_TRIES = 3  # how often a task may take its worker down before it is the task's fault
+
+
+class Processes:
+    """Worker processes.
+
+    On Linux workers are forked: the federation need not be picklable and is not copied. Elsewhere they are spawned: the
+    federation must be picklable, and a script that calls ``tune`` needs ``if __name__ == "__main__":``.
+    """
+
+    def __init__(self, round: Round, blobs: Blobs, workers: int) -> None:
+        self.workers = workers
+        self._round, self._blobs = round, blobs
+        self._round_takes = 0.0
+        self._context: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+        self._team = [self._hire() for _ in range(workers)]
+
+    def advance(self, work: Sequence[Advance], stop: Stop) -> Iterator[Progress]:
+        """Advance the arms, longest first, each on the next free worker; all workers share the rounds of the last few.
+
+        When at most ``few`` arms are still running, workers stop after their round and return their states; the rounds
+        of these arms are then split over all workers.
+        """
+        # The bits of the batched engine depend on which clients are done together: it keeps a round in one place.
+        engine = self._round.federation.model.engine(self._round.setup.engine)
+        few = policy.few(self.workers, engine.divisible)
+        left = {one.arm.id: one for one in work}
+        if len(work) > few:
+            for progress in self._run(deque(policy.longest_first(work)), stop, few):
+                if progress.state is not None:
+                    left[progress.arm] = replace(left[progress.arm], state=progress.state)
+                yield progress
+        for one in left.values():
+            if not one.done and not stop():
+                yield from advance(self._round, self._blobs, one, stop, self._work)
+
+    def evaluate(self, plan: Plan) -> Tally:
+        """Do the jobs in as many shares as there are workers; the model is sent once per share."""
+        return self._round.tally(plan, self._share(plan, [1.0] * len(plan.jobs), evaluation=True))
+
+    def _work(self, plan: Plan) -> list[Report]:
+        """Do a round's jobs on one worker or, if they take long enough to be worth it, on all.
+
+        Never here: a process that has trained cannot always fork (torch, where there is a GPU), and workers are forked.
+        """
+        if self._round_takes < _WORTH_SHARING:
+            began = time.monotonic()
+            [(_, reports)] = self._run(deque([Share(plan, tuple(range(len(plan.jobs))))]), lambda: False)
+            self._round_takes = time.monotonic() - began
+            return list(reports)
+        federation = cast(HasData, self._round.federation)
+        return self._share(plan, [policy.cost(federation.size(job.client, "train"), job) for job in plan.jobs])
+
+    def _share(self, plan: Plan, costs: Sequence[float], evaluation: bool = False) -> list[Report]:
+        """Do a plan's jobs on all workers and return their reports in order."""
+        tasks = [
+            Share(replace(plan, jobs=tuple(plan.jobs[n] for n in numbers)), tuple(numbers), evaluation)
+            for numbers in policy.shares(costs, self.workers)
+        ]
+        done: dict[int, Report] = {}
+        for numbers, reports in self._run(deque(tasks), lambda: False):
+            done |= dict(zip(numbers, reports, strict=True))
+        return [done[n] for n in range(len(plan.jobs))]
+
+    def close(self) -> None:
+        """Ask the workers to end, and see that they do."""
+        for worker in self._team:
+            worker.send(None)
+        for worker in self._team:
+            worker.dismiss()
+        self._team = []
+
+    def _hire(self) -> Worker:
+        return Worker(self._context, self._round, self._blobs)
+
+    def _run(self, todo: deque[Any], stop: Stop, few: int = 0) -> Iterator[Any]:
+        """Hand out tasks and yield the answers; a task whose worker dies goes on from where it last reported.
+
+        Once no task is waiting and at most ``few`` are left, their workers are asked to stop after their round.
+        """
+        busy: dict[Channel, tuple[Worker, Any, int]] = {}
+        free = list(self._team)
+        stopped: set[Channel] = set()  # who has been asked to stop
+        try:
+            while busy or (todo and not stop()):
+                while free and todo and not stop():
+                    worker, task = free.pop(), todo.popleft()
+                    task, tries = task if isinstance(task, _Again) else (task, 0)
+                    while not worker.send(task):  # it died while it was idle
+                        worker = self._replace(worker)
+                    busy[worker.connection] = (worker, task, tries)
+                if stop() or (not todo and len(busy) <= few):
+                    for worker, _, _ in busy.values():
+                        if worker.connection not in stopped:
+                            worker.send("stop")
+                    stopped |= busy.keys()
+                for ready in wait(list(busy), timeout=0.1):  # type: ignore[arg-type]
+                    connection: Channel = ready  # type: ignore[assignment]
+                    worker, task, tries = busy[connection]
+                    try:
+                        kind, answer = connection.recv()
+                    except (EOFError, OSError):
+                        del busy[connection]
+                        if tries + 1 >= _TRIES:
+                            raise WorkerError(
+                                f"a worker died {_TRIES} times on {_name(task)}: out of memory?"
+                            ) from None
+                        todo.appendleft(_Again((task, tries + 1)))
+                        free.append(self._replace(worker))
+                        continue
+                    if kind == "error":
+                        error, trace = answer
+                        raise error from _RemoteError(trace)
+                    if kind == "free":
+                        del busy[connection]
+                        free.append(worker)
+                        continue
+                    if isinstance(answer, Progress) and answer.state is not None:
+                        busy[connection] = (worker, replace(task, state=answer.state), 0)
+                    yield answer
+        finally:
+            if busy:  # after an error, or a caller that stopped listening, no answer of these workers may be read
+                for worker, _, _ in busy.values():
+                    self._replace(worker)
+
+    def _replace(self, worker: Worker) -> Worker:
+        worker.process.kill()
+        worker.dismiss()
+        fresh = self._hire()
+        self._team[self._team.index(worker)] = fresh
+        return fresh
+
+
+class _RemoteError(Exception):
+    """The traceback of an error in a worker: shown as the cause of the error that it becomes here."""
+
+    def __str__(self) -> str:
+        return f"in a worker:\n{self.args[0]}"
+
+
+class _Again(tuple[Any, int]):
+    """A task with the number of workers that it has cost."""
+
+
+def _name(task: Advance | Share) -> str:
+    if isinstance(task, Advance):
+        return f"arm {task.arm.id} before round {task.until}"
+    return "an evaluation" if task.evaluation else "the clients of a round"

@@ -1,0 +1,71 @@
+"""Rounds in this process, one after the other: what a worker does, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from fedtuner.core.executor import Advance, Progress, Stop
+from fedtuner.core.memory import fetch, spill
+from fedtuner.core.records import Plan, Report, State, Tally
+from fedtuner.core.round import Round, measured
+from fedtuner.core.store import Blobs
+
+WorkAll = Callable[[Plan], list[Report]]
+
+
+class Serial:
+    """All work in this process."""
+
+    def __init__(self, round: Round, blobs: Blobs) -> None:
+        self._round, self._blobs = round, blobs
+
+    def advance(self, work: Sequence[Advance], stop: Stop) -> Iterator[Progress]:
+        """Advance the arms one after the other."""
+        for one in work:
+            if not stop():
+                yield from advance(self._round, self._blobs, one, stop)
+
+    def evaluate(self, plan: Plan) -> Tally:
+        """Do the jobs one after the other."""
+        return self._round.tally(plan, measure(self._round, self._blobs, plan))
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def advance(
+    round: Round, blobs: Blobs, work: Advance, stop: Stop, work_all: WorkAll | None = None
+) -> Iterator[Progress]:
+    """Advance an arm round by round until it is where it should be, has ended, or is stopped."""
+    engine, state = round.federation.model.engine(round.setup.engine), work.state
+    while state.round < work.until and not state.ended:
+        plan = fetched(round.plan(work.arm, state, round.federation.present()), blobs)
+        reports = engine.work_all(round, plan) if work_all is None else work_all(plan)
+        progress = settled(round, blobs, replace(work, state=state), round.tally(plan, reports))
+        assert progress.state is not None
+        state = progress.state
+        yield progress
+        if stop():
+            return
+
+
+def settled(round: Round, blobs: Blobs, work: Advance, tally: Tally) -> Progress:
+    """Settle a round; what clients remember goes to the blobs where it is too large for the state."""
+    state, record = round.settle(work.arm, work.state, tally)
+    memory = spill(state.memory, work.arm.id, state.round, round.federation.population(), blobs)
+    return Progress(work.arm.id, (record,), state if memory is state.memory else _with(state, memory))
+
+
+def _with(state: State, memory: object) -> State:
+    return replace(state, memory=memory)  # type: ignore[arg-type]
+
+
+def fetched(plan: Plan, blobs: Blobs) -> Plan:
+    """Return a plan whose clients' memories are read from the blobs."""
+    return replace(plan, jobs=tuple(fetch(job, blobs) for job in plan.jobs))
+
+
+def measure(round: Round, blobs: Blobs, plan: Plan) -> list[Report]:
+    """Do an evaluation's jobs one after the other, keeping their metrics alone."""
+    return [measured(round.work(plan, fetch(job, blobs))) for job in plan.jobs]

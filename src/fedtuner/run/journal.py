@@ -1,0 +1,106 @@
+"""What has happened in a study, folded from its events: all that ``show``, ``export``, ``compare`` and resume read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from fedtuner.core.records import Arm, Key, Record
+from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Evaluation, Event, Joined, Started, Store, Won
+from fedtuner.errors import StoreError
+from fedtuner.space import Config
+
+FORMAT = 2  # of the store
+
+
+class Journal:
+    """A study so far."""
+
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        self.begun: Begun | None = None
+        self.clients: list[str | int] = []  # met on the way
+        self.arms: dict[int, Arm] = {}
+        self.candidates: dict[int, tuple[Config, ...]] = {}
+        self.own_records: dict[int, list[Record]] = {}  # of the arm itself, without its ancestors'
+        self.saved: dict[Key, str] = {}  # the states that were saved, by their checksums
+        self.beliefs: dict[int, tuple[float, ...]] = {}  # theta after an arm's latest saved state
+        self.ended: dict[int, str] = {}
+        self.eliminated: dict[int, Eliminated] = {}
+        self.evaluated: dict[tuple[Key, str, str], Evaluation] = {}  # by key, split and configuration
+        self.won: Won | None = None
+        for event in events:
+            self.add(event)
+
+    def add(self, event: Event) -> None:
+        """Take note of an event."""
+        if isinstance(event, Done):
+            record = event.record
+            self.own_records.setdefault(record.arm, []).append(record)
+            if event.state:
+                self.saved[record.arm, record.round] = event.state
+                self.beliefs[record.arm] = event.belief
+            if event.ended:
+                self.ended[record.arm] = event.ended
+        elif isinstance(event, Started):
+            arm = event.arm
+            self.arms[arm.id], self.candidates[arm.id] = arm, event.candidates
+            self.own_records.setdefault(arm.id, [])
+            if arm.parent and event.state:
+                self.saved[arm.id, arm.parent[1]] = event.state
+        elif isinstance(event, Eliminated):
+            self.eliminated[event.arm] = event
+        elif isinstance(event, Evaluated):
+            self.evaluated[(event.arm, event.round), event.split, event.config] = event.result
+        elif isinstance(event, Won):
+            self.won = event
+        elif isinstance(event, Joined):
+            self.clients += event.ids
+        else:
+            self.begun = event
+
+    @property
+    def rounds_used(self) -> int:
+        """Communication rounds spent so far, over all arms."""
+        return sum(map(len, self.own_records.values()))
+
+    @property
+    def trainings(self) -> int:
+        """Local trainings done so far, over all arms."""
+        return sum(record.trainings for record in self.history())
+
+    def history(self) -> list[Record]:
+        """Return one record per arm and round, in the order of arms and rounds."""
+        return [record for arm in sorted(self.own_records) for record in self.own_records[arm]]
+
+    def records(self, arm: int, until: int | None = None) -> list[Record]:
+        """Return an arm's rounds up to one, with those of the arms that it goes on from."""
+        parent, own = self.arms[arm].parent, self.own_records[arm]
+        before = [] if parent is None else self.records(*parent)
+        if until is None or not own or own[-1].round <= until:
+            return [*before, *own] if before else own
+        return [r for r in (*before, *own) if r.round <= until]
+
+    def round_of(self, arm: int) -> int:
+        """Return the last round that is known of an arm."""
+        own, parent = self.own_records[arm], self.arms[arm].parent
+        return own[-1].round if own else (parent[1] if parent else 0)
+
+    def saved_round(self, arm: int) -> int | None:
+        """Return the round of an arm's latest saved state."""
+        return max((t for a, t in self.saved if a == arm), default=None)
+
+    @property
+    def setup(self) -> dict[str, Any]:
+        """The table of the study's setup."""
+        assert self.begun is not None
+        return dict(self.begun.setup)
+
+
+def read(store: Store, name: str) -> Journal:
+    """Return the journal of a store, which need not be open."""
+    journal = Journal(store.events())
+    if journal.begun is None:
+        raise StoreError(f"no study in {name}: there is no journal; 'fedtuner run' makes one")
+    if journal.begun.format != FORMAT:
+        raise StoreError(f"{name} is of format {journal.begun.format}, but this version reads {FORMAT}: use another")
+    return journal

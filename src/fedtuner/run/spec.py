@@ -1,0 +1,322 @@
+"""study.toml: a file of settings becomes the arguments of ``prepare``.
+
+problem = "digits"            a built-in problem, or "package.module:function" that returns a Simulation
+method = "fedavg"             or "package.module:name" of your own
+sampler = "uniform"           or tpe, gp, cmaes, random: Optuna proposes the arms
+[schedule]                    kind, budget, longest, eta, eliminations, discount, score
+[fedex]                       k, eps, step, gamma, metric, signal, cutoff, tries;  or  fedex = false
+[tuner]                       kind = "package.module:Class" of your own, in place of [fedex]
+[client] and [server]         a domain or a value for a hyperparameter; those not named keep the method's domains
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from fedtuner import methods, samplers, schedules, tables, tuners
+from fedtuner.core.method import Method, default_space
+from fedtuner.core.model import Hyper, Model
+from fedtuner.core.sampler import Sampler
+from fedtuner.core.schedule import Schedule
+from fedtuner.core.tuner import Tuner
+from fedtuner.errors import FedtunerError, SpecError, suggest
+from fedtuner.federations import Simulation
+from fedtuner.run.study import Study, prepare
+from fedtuner.space import Space
+from fedtuner.tuners import FedEx
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover
+    import tomli as tomllib
+
+PROBLEMS = {
+    "digits": "fedtuner.data.digits:problem",
+    "digits-in-order": "fedtuner.data.digits:problem_in_order",
+    "mnist-writers": "fedtuner.data.mnist_writers:problem",
+    "mnist-writers-iid": "fedtuner.data.mnist_writers:problem_iid",
+    "mnist-writers-small": "fedtuner.data.mnist_writers:problem_small",
+    "mnist-writers-iid-small": "fedtuner.data.mnist_writers:problem_iid_small",
+    "shakespeare": "fedtuner.data.shakespeare:problem",
+    "shakespeare-iid": "fedtuner.data.shakespeare:problem_iid",
+    "shakespeare-small": "fedtuner.data.shakespeare:problem_small",
+    "shakespeare-iid-small": "fedtuner.data.shakespeare:problem_iid_small",
+    "femnist": "fedtuner.data.femnist:problem",
+    "femnist-iid": "fedtuner.data.femnist:problem_iid",
+    "femnist-small": "fedtuner.data.femnist:problem_small",
+    "femnist-iid-small": "fedtuner.data.femnist:problem_iid_small",
+    "cifar10": "fedtuner.data.cifar10:problem",
+    "cifar10-small": "fedtuner.data.cifar10:problem_small",
+}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A study as its file says it: the names of problem and method, and settings of ``prepare``."""
+
+    problem: str
+    method: str = "fedavg"
+    device: str = "cpu"
+    schedule: Schedule = field(default_factory=schedules.halving)
+    tuner: Tuner = field(default_factory=FedEx)
+    sampler: Sampler = samplers.uniform
+    client: Mapping[str, Any] = field(default_factory=dict)
+    server: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # those that are passed on as they are
+
+    @property
+    def seed(self) -> int:
+        """The seed."""
+        return int(self.settings.get("seed", 0))
+
+    @property
+    def cohort(self) -> int:
+        """Clients per round."""
+        return int(self.settings.get("cohort", 10))
+
+    @property
+    def target(self) -> str:
+        """What arms are compared by."""
+        return str(self.settings.get("target", "personalized"))
+
+    def study(self, store: Path | None, workers: int | None, problem: Simulation | None = None) -> Study:
+        """Load the problem (unless it is given), check everything and return the study, not yet run."""
+        method = method_named(self.method)
+        problem = load_problem(self.problem) if problem is None else problem
+        problem = problem if self.device == "cpu" else problem.on(self.device)
+        return prepare(
+            problem, self.space(method, problem.model), method=method, tuner=self.tuner, schedule=self.schedule,
+            sampler=self.sampler, store=store, workers=workers, **self.settings,
+        )  # fmt: skip
+
+    def space(self, method: Method, model: Model) -> Space:
+        """Return the method's space with what the file says in place of its domains."""
+        usual = default_space(method, model.hyperparameters)
+        client = _real(self.client, {**method.client, **model.hyperparameters})
+        return Space({**usual.client, **client}, {**usual.server, **_real(self.server, method.server)})
+
+
+_PASSED = ("cohort", "cohorts", "target", "weights", "cooling", "seed", "engine")
+_KNOWN = (*(f.name for f in fields(Spec) if f.name != "settings"), "fedex", *_PASSED)
+_TEXTS = ("problem", "method", "cohorts", "target", "weights", "engine", "device")
+
+
+def method_named(name: str) -> Method:
+    """Return a built-in method, or one's own that ``package.module:name`` names."""
+    if ":" not in name:
+        return methods.named(name)
+    found = tables.find(name, "method")
+    if not isinstance(found, Method):
+        raise SpecError(f"method = {name!r} is {type(found).__name__}, but must be a Method")
+    return found
+
+
+def _real(domains: Mapping[str, Any], hypers: Mapping[str, Hyper]) -> dict[str, Any]:
+    """Return the domains, with ranges of hyperparameters that are real numbers made real: 0 to 1 is not {0, 1}."""
+    made = dict(domains)
+    for name, value in domains.items():
+        if isinstance(value, Mapping) and name in hypers and isinstance(hypers[name].default, float):
+            ends = {key: float(value[key]) for key in ("low", "high") if type(value.get(key)) is int}
+            made[name] = {**value, **ends}
+    return made
+
+
+def parse(table: Mapping[str, Any]) -> Spec:
+    """Return the spec that a TOML table stands for."""
+    for key in table:
+        if key not in _KNOWN:
+            raise SpecError(f"no setting {key!r}{suggest(key, _KNOWN)}")
+    if "problem" not in table:
+        raise SpecError("no problem is given: problem = 'digits', or 'package.module:function' of your own")
+    values = dict(table)
+    for key in _TEXTS:
+        if key in values and not isinstance(values[key], str):
+            raise SpecError(f"{key} = {values[key]!r}, but must be a string")
+    for key in ("schedule", "tuner", "client", "server"):
+        if key in values and not isinstance(values[key], Mapping):
+            raise SpecError(f"{key} = {values[key]!r}, but must be a table: [{key}]")
+    if "tuner" in values and values.get("fedex", False) is not False:
+        raise SpecError("[tuner] and [fedex] are both given, but an arm has one tuner: leave one out")
+    if "schedule" in values:
+        values["schedule"] = tables.read(schedules.KINDS, values["schedule"], "schedule", "halving")
+    if "tuner" in values:
+        values["tuner"] = tables.read(tuners.KINDS, values["tuner"], "tuner", "fedex")
+    if "fedex" in values:
+        values["tuner"] = values.get("tuner", _fedex(values.pop("fedex")))
+        values.pop("fedex", None)
+    if "sampler" in values:
+        values["sampler"] = sampler(values["sampler"])
+    settings = {key: values.pop(key) for key in _PASSED if key in values}
+    return Spec(**values, settings=settings)
+
+
+def sampler(value: Any) -> Sampler:
+    """Return the sampler that a name, or a ``[sampler]`` table, stands for."""
+    settings = dict(value) if isinstance(value, Mapping) else {"kind": value}
+    kind = settings.get("kind")
+    if isinstance(kind, str) and ":" in kind:
+        return tables.read({}, settings, "sampler", "")  # type: ignore[no-any-return]
+    if kind == "ball" and set(settings) <= {"kind", "eps"}:
+        return samplers.Ball(*(settings[key] for key in ("eps",) if key in settings))
+    known = ("uniform", "ball", *samplers.KINDS)
+    for key in settings:
+        if key not in ("kind", "startup"):
+            raise SpecError(f"no setting sampler.{key}{suggest(key, ('kind', 'startup'))}")
+    if kind not in known:
+        raise SpecError(f"sampler = {kind!r}, but must be one of {known}{suggest(str(kind), known)}")
+    return samplers.uniform if kind == "uniform" else samplers.optuna(**settings)
+
+
+def _fedex(value: Any) -> Tuner:
+    if value is False:
+        return tuners.none
+    if value is True:
+        return FedEx()
+    if not isinstance(value, Mapping):
+        raise SpecError(f"fedex = {value!r}, but must be a table ([fedex]) or false")
+    return tables.make(FedEx, value, "fedex")  # type: ignore[no-any-return]
+
+
+def read(name: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the table of a study.toml, or of a preset."""
+    path = Path(name)
+    if name.endswith(".toml") or path.is_file():
+        try:
+            return path.stem, tomllib.loads(path.read_text())
+        except OSError as error:
+            raise SpecError(f"cannot read {name}: {error.strerror}; 'fedtuner init' writes a study.toml") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise SpecError(f"{name} is not TOML: {error}") from error
+    known = presets()
+    if name not in known:
+        raise SpecError(f"no preset and no file {name!r}{suggest(name, list(known))}")
+    return name, tomllib.loads(known[name])
+
+
+def presets() -> dict[str, str]:
+    """Return the text of every preset, by name."""
+    files = resources.files("fedtuner").joinpath("presets").iterdir()
+    return {f.name.removesuffix(".toml"): f.read_text() for f in sorted(files, key=lambda f: f.name)}
+
+
+def override(table: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """Return the table with ``--set`` settings such as ``schedule.budget=200`` in place."""
+    table = dict(table)
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key.strip():
+            raise SpecError(f"--set {setting!r}, but must be KEY=VALUE, such as schedule.budget=200")
+        *path, last = key.strip().split(".")
+        inner = table
+        for part in path:
+            below = inner.get(part)
+            inner[part] = dict(below) if isinstance(below, Mapping) else {}
+            inner = inner[part]
+        inner[last] = _value(text.strip())
+    return table
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text  # a bare word is a string
+
+
+def load_problem(name: str) -> Simulation:
+    """Return a built-in problem, or what the function ``package.module:function`` returns."""
+    place = PROBLEMS.get(name, name)
+    if ":" not in place or place.startswith((".", ":")) or place.endswith(":"):
+        hint = suggest(name, list(PROBLEMS))
+        raise SpecError(f"no problem {name!r}{hint} (your own is named 'package.module:function')")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a module beside the study.toml, as python -m would find it
+    made = _found(name, place)
+    try:
+        made = made() if callable(made) else made
+    except FedtunerError:
+        raise
+    except Exception as error:
+        raise SpecError(f"problem = {name!r} failed: {tables.where(error)}") from error
+    if not isinstance(made, Simulation):
+        raise SpecError(f"problem = {name!r} gave {type(made).__name__}, but must give a Simulation(task, clients)")
+    if made.name == "simulation":
+        made.name = name
+    return made
+
+
+def _found(name: str, place: str) -> Any:
+    try:
+        return tables.find(place, "problem")
+    except SpecError as error:
+        raise SpecError(str(error).replace(repr(place), repr(name), 1)) from error.__cause__
+
+
+def template() -> str:
+    """Return a commented study.toml with every setting at its default."""
+    method = methods.fedavg
+    lines = [
+        "# A fedtuner study. Run it with: fedtuner run study.toml",
+        "# Every setting is at its default; run the same command again to continue a stopped study.",
+        "",
+        'problem = "digits"          # or "package.module:function" of your own, returning fedtuner.Simulation',
+        'method = "fedavg"           # fedtuner list methods',
+        "cohort = 10                 # clients per round",
+        'cohorts = "independent"     # shared: all arms meet the same clients in the same round',
+        'target = "personalized"     # or global: which model arms are compared by',
+        "seed = 0",
+        'engine = "auto"             # or sequential, batched (small networks): they agree up to rounding',
+        'device = "cpu"              # or cuda: one process, its clients batched where the network allows it',
+        'sampler = "uniform"         # or tpe, gp, cmaes, random: Optuna proposes the arms (hyperband, random_search)',
+        "",
+        "[schedule]",
+        'kind = "halving"            # or random_search, hyperband',
+        "budget = 2000               # communication rounds, over all arms",
+        "longest = 200               # rounds of the longest arm",
+        "eta = 3                     # one arm in eta survives an elimination",
+        "eliminations = 3            # eta^eliminations arms start",
+        "discount = 0.0              # weight of a past round's score; 0: the latest round alone",
+        'score = "error"             # or loss',
+        "# together = 1              # random_search: arms that start at once; fewer for a sampler that learns",
+        "# fill = true               # hyperband: as many arms as the budget pays for",
+        "",
+        "[fedex]                     # fedex = false (above, before the tables) to leave it out",
+    ]
+    about = {
+        "k": "candidates per arm",
+        "eps": "size of the neighbourhood they are drawn from",
+        "step": "or adaptive, constant, none (theta stays uniform)",
+        "metric": "or loss: what moves theta",
+        "cutoff": "stop moving theta below this entropy",
+        "signal": "or improvement: after minus before local training",
+        "tries": 'candidates that a client tries per round, or "all": more local work, the same rounds',
+    }
+    for f in dataclasses.fields(FedEx):
+        if f.name == "gamma":
+            lines.append("# gamma = 0.0                # discount of the baseline; left out: drawn from [0, 1] per arm")
+        else:
+            lines.append(f"{f.name} = {_toml(f.default)}".ljust(28) + f"# {about[f.name]}")
+    for side, hypers in (("client", method.client), ("server", method.server)):
+        lines += ["", f"[{side}]", "# a range, a list of choices, or one value to fix it"]
+        for name, h in hypers.items():
+            setting = f"{name} = {_toml(h.domain.describe())}" if h.domain else f"# {name} = {_toml(h.default)}"
+            lines.append(setting.ljust(67) + f"# {h.about}")
+        if side == "client":
+            lines.append("# dropout = { low = 0.0, high = 0.5 }".ljust(67) + "# if the model has dropout layers")
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f'"{value}"'
+    return "[" + ", ".join(map(_toml, value)) + "]" if isinstance(value, (list, tuple)) else repr(value)

@@ -1,0 +1,148 @@
+"""A study's folder.
+
+    journal.jsonl        what has happened, a line per event: the only description of the study
+    states/ARM-ROUND.safetensors   an arm after a round: model, server slots, client memory, belief
+    memory/ARM/          client memory of an arm where it is large, while the arm is in the race
+    log.jsonl            what went wrong on the way: no part of the result
+    lock                 taken by the process that writes
+
+First the state (written aside, flushed to disk, renamed), then the line that names it, then old states go. So a line on
+disk always has its state, and nothing is ever mended: a crash leaves at most states that no line names, which the next
+opening deletes, and an unfinished flush at the journal's end, which it cuts off and notes in the log.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from fedtuner.core.model import Vectors
+from fedtuner.core.records import Key, State
+from fedtuner.core.store import Begun, Done, Event, Note, Started
+from fedtuner.errors import StoreError
+from fedtuner.run.store.files import Files, check_room, disk_errors
+from fedtuner.run.store.lines import decode, encode
+from fedtuner.run.store.lock import Lock
+from fedtuner.run.store.states import FileBlobs, checksum, pack, unpack
+
+
+class Folder:
+    """A store in a folder of the local disk."""
+
+    def __init__(self, path: str | Path, files: Files | None = None) -> None:
+        self.path = Path(path)
+        self.files = files or Files()
+        self.blobs = FileBlobs(self.path / "memory", self.files)
+        self._lock: Lock | None = None
+        self._read: list[Event] | None = None  # what opening has read, until it is asked for
+        if (self.path / "spec.json").exists():
+            raise StoreError(
+                f"{self.path} holds a study of the first format (it has a spec.json), which this version does not read: "
+                "use another --store (store=)"
+            )
+
+    @property
+    def journal(self) -> Path:
+        """The journal's file."""
+        return self.path / "journal.jsonl"
+
+    def exists(self) -> bool:
+        """Whether there is a study."""
+        return self.journal.exists()
+
+    def events(self) -> Iterator[Event]:
+        """Yield the events of all finished flushes."""
+        if self._read is not None:
+            known, self._read = self._read, None
+            yield from known
+            return
+        if not self.exists():
+            return
+        try:
+            data = self.journal.read_bytes()
+        except OSError as error:
+            raise StoreError(f"cannot read {self.journal}: {error.strerror}") from error
+        events, whole = decode(data, str(self.journal))
+        if self._lock is not None and whole < len(data):
+            with disk_errors(self.path):
+                self.files.cut(self.journal, whole)
+            self.append((), [Note("cut", f"an unfinished flush of {len(data) - whole} bytes was cut off")])
+        yield from events
+
+    def append(self, events: Sequence[Event], notes: Sequence[Note] = ()) -> None:
+        """Add lines to the journal and to the log."""
+        with disk_errors(self.path):
+            if events:
+                self.files.append(self.journal, encode(events))
+            if notes:
+                about = {"time": round(time.time(), 3), "host": socket.gethostname()}
+                lines = (json.dumps({**about, **asdict(note)}) for note in notes)
+                self.files.append(self.path / "log.jsonl", "".join(f"{line}\n" for line in lines).encode())
+
+    def save(self, key: Key, state: State, belief: Vectors) -> str:
+        """Write a state's file."""
+        data = pack(state, belief)
+        with disk_errors(self.path):
+            self.files.replace(self._file(key), data)
+        return checksum(data)
+
+    def load(self, key: Key) -> tuple[State, Vectors]:
+        """Read a state's file."""
+        path = self._file(key)
+        try:
+            return unpack(path.read_bytes())
+        except Exception as error:
+            raise StoreError(f"{path} is missing or damaged ({error}): restore it, or use another store") from error
+
+    def drop(self, keys: Iterable[Key]) -> None:
+        """Delete states' files."""
+        with disk_errors(self.path):
+            for key in keys:
+                self.files.remove(self._file(key))
+
+    def open(self, room: int = 0) -> None:
+        """Take the folder, see that it can be written to, and delete states that no line of the journal names."""
+        with disk_errors(self.path):
+            self.files.make_folder(self.path / "states")
+            self._lock = Lock(self.path)
+            try:
+                self._read = list(self.events())
+                named = set(_named(self._read))
+                for file in sorted((self.path / "states").iterdir()):
+                    if file.name not in named:
+                        self.files.remove(file)
+                check_room(self.path, room)
+            except BaseException:
+                self.close()
+                raise
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = self._read = None
+
+    def _file(self, key: Key) -> Path:
+        return self.path / "states" / _name(key)
+
+
+def _name(key: Key) -> str:
+    return f"{key[0]}-{key[1]}.safetensors"
+
+
+def _named(events: Iterable[Event]) -> Iterator[str]:
+    """Yield the names of the states that a journal names."""
+    for event in events:
+        if isinstance(event, Done) and event.state:
+            yield _name((event.record.arm, event.record.round))
+        if isinstance(event, Started) and event.state and event.arm.parent:
+            yield _name((event.arm.id, event.arm.parent[1]))
+        if isinstance(event, Begun) and event.start:
+            yield _name(START)
+
+
+START: Key = (-1, 0)  # the weights that all arms begin from, where they do not come from the seed

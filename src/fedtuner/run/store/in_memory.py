@@ -1,0 +1,65 @@
+"""A store in this process's memory: for studies that need not be continued. Large client memory goes to a folder."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import uuid
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from fedtuner.core.model import Vectors
+from fedtuner.core.records import Key, State
+from fedtuner.core.store import Event, Note
+from fedtuner.errors import StoreError
+from fedtuner.run.store.states import FileBlobs
+
+
+class InMemory:
+    """A store that ends with its process."""
+
+    path = None
+
+    def __init__(self) -> None:
+        folder = Path(tempfile.gettempdir()) / f"fedtuner-{uuid.uuid4().hex}"  # only made if it is needed
+        self.blobs = FileBlobs(folder)
+        self.notes: list[Note] = []
+        self._events: list[Event] = []
+        self._states: dict[Key, tuple[State, Vectors]] = {}
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+
+    def exists(self) -> bool:
+        """Whether there is a study."""
+        return bool(self._events)
+
+    def events(self) -> Iterator[Event]:
+        """Yield what has happened."""
+        yield from list(self._events)
+
+    def append(self, events: Sequence[Event], notes: Sequence[Note] = ()) -> None:
+        """Add to what has happened."""
+        self._events += events
+        self.notes += notes
+
+    def save(self, key: Key, state: State, belief: Vectors) -> str:
+        """Keep a state."""
+        self._states[key] = (state, belief)
+        return "in memory"
+
+    def load(self, key: Key) -> tuple[State, Vectors]:
+        """Return a state."""
+        if key not in self._states:
+            raise StoreError(f"the state of arm {key[0]} after round {key[1]} is no longer kept")
+        return self._states[key]
+
+    def drop(self, keys: Iterable[Key]) -> None:
+        """Let go of states."""
+        for key in keys:
+            self._states.pop(key, None)
+
+    def open(self, room: int = 0) -> None:
+        """Do nothing: it is this process's own."""
+
+    def close(self) -> None:
+        """Do nothing."""

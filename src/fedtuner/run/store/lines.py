@@ -1,0 +1,95 @@
+"""Events as lines of a journal: a checksum, a space, and the event as JSON."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from fedtuner.core.records import Arm, Record, Row
+from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Evaluation, Event, Joined, Started, Won
+from fedtuner.errors import StoreError
+from fedtuner.tables import plain
+
+_FLOATS = tuple(f.name for f in fields(Record) if f.type == "float")
+
+
+def encode(events: Iterable[Event]) -> bytes:
+    """Return events as lines."""
+    return b"".join(_line(event) for event in events)
+
+
+def _line(event: Event) -> bytes:
+    text = json.dumps({"event": event.event, **plain(asdict(event))}, separators=(",", ":")).encode()
+    return f"{zlib.crc32(text):08x} ".encode() + text + b"\n"
+
+
+def decode(data: bytes, name: str) -> tuple[list[Event], int]:
+    """Return the events of a journal and the length of the part that holds them.
+
+    A flush ends with the line that names its state, so what a crash may leave is an unfinished flush at the end: half a
+    line, or rounds whose state no line names. That part is not read. A damaged line before it is an error.
+    """
+    events: list[Event] = []
+    sound, whole, start, number = 0, 0, 0, 0  # events and bytes of finished flushes
+    while start < len(data):
+        number += 1
+        end = data.find(b"\n", start)
+        try:
+            if end < 0:
+                raise ValueError("there is no end of line")
+            event = _event(data[start:end])
+        except (ValueError, KeyError, TypeError) as error:
+            if end < 0 or end + 1 == len(data):
+                break
+            raise StoreError(
+                f"{name}, line {number} is damaged ({error}): restore the file from a copy, or use another store"
+            ) from error
+        events.append(event)
+        start = end + 1
+        if not isinstance(event, Done) or event.state:
+            sound, whole = len(events), start
+    return events[:sound], whole
+
+
+def _event(line: bytes) -> Event:
+    if line[8:9] != b" " or int(line[:8], 16) != zlib.crc32(line[9:]):
+        raise ValueError("its checksum is another")
+    entry = json.loads(line[9:])
+    read: Callable[[dict[str, Any]], Event] = _READERS[entry.pop("event")]
+    return read(entry)
+
+
+def _done(entry: dict[str, Any]) -> Done:
+    values = entry["record"]
+    for key in _FLOATS:
+        values[key] = float(values[key])
+    rows = tuple(Row(*row[:4], *map(float, row[4:])) for row in values.pop("rows"))
+    return Done(Record(**values, rows=rows), tuple(entry["belief"]), entry["state"], entry["ended"])
+
+
+def _arm(entry: dict[str, Any]) -> Arm:
+    parent = entry.pop("parent")
+    return Arm(**entry, parent=None if parent is None else (parent[0], parent[1]))
+
+
+def _score(entry: dict[str, Any]) -> dict[str, Any]:
+    return {**entry, "score": (float(entry["score"][0]), float(entry["score"][1]))}
+
+
+def _evaluated(entry: dict[str, Any]) -> Evaluated:
+    result: dict[str, Any] = {k: v if isinstance(v, int) else float(v) for k, v in entry.pop("result").items()}
+    return Evaluated(**entry, result=Evaluation(**result))
+
+
+_READERS: Mapping[str, Any] = {
+    Begun.event: lambda e: Begun(**e),
+    Joined.event: lambda e: Joined(tuple(e["ids"])),
+    Started.event: lambda e: Started(_arm(e["arm"]), tuple(e["candidates"]), e["state"]),
+    Done.event: _done,
+    Eliminated.event: lambda e: Eliminated(**_score(e)),
+    Evaluated.event: _evaluated,
+    Won.event: lambda e: Won(**_score(e)),
+}

@@ -1,0 +1,99 @@
+"""States and clients' memories as safetensors: the same state gives the same bytes."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedtuner.core.model import Vectors
+from fedtuner.core.records import Blob, State
+from fedtuner.errors import StoreError
+from fedtuner.run.store.files import Files, disk_errors
+
+_ENDED = ("", "diverged", "stalled")  # why an arm gets no more rounds, by its number in a file
+
+
+def pack(state: State, belief: Vectors) -> bytes:
+    """Return a state as a safetensors file; ``belief`` is its belief, packed by the tuner."""
+    from safetensors.numpy import save
+
+    # Everything is an array: the order of a file's metadata, and so its bytes, would change from run to run.
+    arrays: dict[str, Any] = {"w": state.w, "at": np.array([state.round, _ENDED.index(state.ended)])}
+    arrays |= {f"belief.{name}": a for name, a in belief.items()}
+    arrays |= {f"slot.{name}": v for name, v in state.slots.items()}
+    blobs = sorted((i, m.arm, m.round) for i, m in state.memory.items() if isinstance(m, Blob))
+    arrays |= {"blobs": np.array(blobs)} if blobs else {}
+    for i, m in state.memory.items():
+        if not isinstance(m, Blob):
+            arrays |= {f"memory.{i}.{name}": v for name, v in m.items()}
+    return bytes(save({name: np.asarray(a, order="C") for name, a in arrays.items()}))
+
+
+def unpack(data: bytes) -> tuple[State, Vectors]:
+    """Return the state that was packed, without its belief, and the packed belief."""
+    from safetensors.numpy import load
+
+    groups: dict[str, dict[str, Any]] = {"slot": {}, "belief": {}}
+    memory: dict[int, Any] = {}
+    for key, array in load(data).items():
+        group, _, name = key.partition(".")
+        if group == "memory":
+            client, _, name = name.partition(".")
+            memory.setdefault(int(client), {})[name] = array.copy()
+        else:
+            groups.setdefault(group, {})[name] = array.copy()
+    memory |= {int(i): Blob(int(arm), int(i), int(t)) for i, arm, t in groups.get("blobs", {}).get("", ())}
+    round, ended = groups["at"][""]
+    state = State(int(round), groups["w"][""], None, groups["slot"], memory, _ENDED[int(ended)])
+    return state, groups["belief"]
+
+
+def checksum(data: bytes) -> str:
+    """Return what a state's bytes are known by."""
+    return f"{zlib.crc32(data):08x}"
+
+
+@dataclass(frozen=True)
+class FileBlobs:
+    """Clients' memories as files, one per client and round; written by workers, too."""
+
+    folder: Path
+    files: Files = field(default_factory=Files)
+
+    def put(self, blob: Blob, vectors: Vectors) -> None:
+        """Write a client's vectors; what is there already is the same."""
+        from safetensors.numpy import save
+
+        path = self._path(blob)
+        with disk_errors(self.folder):
+            self.files.make_folder(path.parent)
+            self.files.replace(path, bytes(save(dict(vectors))))
+
+    def get(self, blob: Blob) -> Vectors:
+        """Read a client's vectors."""
+        from safetensors.numpy import load
+
+        try:
+            return {name: array.copy() for name, array in load(self._path(blob).read_bytes()).items()}
+        except OSError as error:
+            raise StoreError(f"cannot read what a client remembers: {self._path(blob)}: {error.strerror}") from error
+
+    def sweep(self, arm: int, used: Iterable[Blob], until: int | None = None) -> None:
+        """Delete an arm's files of rounds up to ``until`` but for those used; later ones belong to rounds under way."""
+        folder = self.folder / str(arm)
+        if not folder.is_dir():
+            return
+        kept = {self._path(blob).name for blob in used if blob.arm == arm}
+        for file in sorted(folder.glob("*.safetensors")):
+            if file.name not in kept and (until is None or int(file.stem.partition("-")[2]) <= until):
+                self.files.remove(file)
+        if until is None and not any(folder.iterdir()):
+            folder.rmdir()
+
+    def _path(self, blob: Blob) -> Path:
+        return self.folder / str(blob.arm) / f"{blob.client}-{blob.round}.safetensors"

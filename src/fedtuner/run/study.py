@@ -1,0 +1,280 @@
+"""A study: what is tuned, every round that was done, and the winner. ``tune`` makes one and runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedtuner import checks, methods, samplers, tables
+from fedtuner.core.executor import OpenExecutor
+from fedtuner.core.federation import SPLITS, Federation
+from fedtuner.core.method import Method
+from fedtuner.core.model import Vector
+from fedtuner.core.records import Key, Plan, Record, Report, State, Tally
+from fedtuner.core.round import Round
+from fedtuner.core.sampler import Sampler
+from fedtuner.core.schedule import METRICS, Schedule
+from fedtuner.core.setup import Setup, resolve
+from fedtuner.core.tuner import Floats, Tuner
+from fedtuner.errors import SpecError, suggest
+from fedtuner.run.asktell import AskTell
+from fedtuner.run.journal import Journal
+from fedtuner.run.session import Session, Watch, Where, load_state, play
+from fedtuner.run.watch import Meter, Show, showing, stoppable
+from fedtuner.schedules import Halving, RandomSearch
+from fedtuner.space import Config, Space
+from fedtuner.tuners import FedEx, none
+
+
+@dataclass(frozen=True)
+class Best:
+    """The winner of a study."""
+
+    arm: int
+    rounds: int
+    score: float  # what it was compared by when it won; infinite if every arm diverged
+    server: Config  # b
+    client: Config  # the mode of theta
+    candidates: tuple[Config, ...]  # c_1..c_k
+    theta: Floats
+    model: Vector  # w; pytorch.Task.module(w) makes a module of it
+
+
+class Study:
+    """A tuning run, finished or on its way: a view of its journal and states. ``tune`` and ``prepare`` make it."""
+
+    def __init__(self, setup: Setup, federation: Federation, where: Where) -> None:
+        self.setup, self.problem, self.where = setup, federation, where
+        self.journal = Journal()
+        self._asking: AskTell | None = None
+
+    @property
+    def schedule(self) -> Schedule:
+        """Which arms run, and how long."""
+        return self.setup.schedule
+
+    @property
+    def path(self) -> Path | None:
+        """Its folder; None if it has none."""
+        return self.where.path
+
+    def run(self, progress: bool | Show | None = None, label: str = "tuning") -> Study:
+        """Run it to its end, from wherever its store has it, and return it."""
+        # Where each round is saved as it is done, whoever runs us (Flower) has its own way to end.
+        dear = self.problem.save_every_round
+        shown = True if progress is None and dear else progress
+        with showing(shown, label) as show, stoppable(not dear) as stop, self._session(stop) as session:
+            session.on_progress = Meter(session, show).tell
+            play(self.schedule, session)
+        return self
+
+    def _session(self, stop: Callable[[], bool] = lambda: False) -> Session:
+        self.close()
+        session = Session(self.setup, self.problem, self.where, stop)
+        return _Viewed(session, self)  # type: ignore[return-value]
+
+    # Ask and tell
+
+    def ask(self) -> Plan | None:
+        """Return the next round to do: an arm's model, a configuration for each client, the server's hyperparameters.
+
+        None where there is nothing to do now: the study is finished, or it waits for the rounds in flight.
+        """
+        if self._asking is None:
+            session = Session(self.setup, self.problem, self.where)
+            self._asking = AskTell(session.__enter__())
+            self.journal = session.journal
+        plan = self._asking.ask()
+        if self.finished:
+            self.close()
+        return plan
+
+    def tell(self, plan: Plan, reports: Sequence[Report | None] | Tally) -> None:
+        """Settle a round: reports in the order of the plan's jobs, None where a client did not answer; or their tally."""
+        if self._asking is None:
+            raise SpecError("there is no round in flight: ask() for one first")
+        self._asking.tell(plan, reports)
+        if self.finished:
+            self.close()
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is a winner."""
+        return self.journal.won is not None
+
+    def close(self) -> None:
+        """Let go of the store; ``ask`` opens it again."""
+        if self._asking is not None:
+            self._asking.session.__exit__(None, None, None)
+            self._asking = None
+
+    # What is known
+
+    @property
+    def rounds_used(self) -> int:
+        """Communication rounds spent so far, over all arms."""
+        return self.journal.rounds_used
+
+    @property
+    def local_work(self) -> int:
+        """Local trainings done so far, over all arms: a client's work in a round is one, or ``FedEx.tries`` of them."""
+        return self.journal.trainings
+
+    @property
+    def history(self) -> list[Record]:
+        """One record per arm and round, in the order of arms and rounds. ``pandas.DataFrame(study.history)`` works."""
+        return self.journal.history()
+
+    @property
+    def winner(self) -> Key:
+        """The winner, and the round after which it won."""
+        if self.journal.won is None:
+            raise SpecError("the study is not finished, so it has no winner yet: run it to the end")
+        return self.journal.won.arm, self.journal.won.round
+
+    @property
+    def best(self) -> Best:
+        """The winner: its server configuration, candidates, theta, the most probable candidate and the model."""
+        arm, round = self.winner
+        assert self.journal.won is not None
+        state, tuner = self.state((arm, round)), self.setup.tuner
+        candidates, theta = tuner.offers(state.belief)
+        known = self.journal.arms[arm]
+        return Best(
+            arm, round, self.journal.won.score[0], known.server, tuner.best(state.belief), candidates, theta, state.w
+        )  # fmt: skip
+
+    def state(self, key: Key) -> State:
+        """Return an arm's state after some round, if it is kept."""
+        return load_state(self.where.store, Round(self.setup, self.problem), self.journal, key)
+
+    def evaluate(self, split: str = "test", config: str = "mode", metric: str = "error") -> dict[str, float]:
+        """Return the winner's mean error over all clients: of the server's model, and after each client's fine-tuning.
+
+        Clients fine-tune with the mode of theta, or (``config="sample"``) each with its own draw from theta. It is
+        NaN where no client has examples. The answer is kept with the study. If clients that are known did not answer (a
+        fleet's may be away), ``missing`` says how many, and the next call asks again.
+        """
+        checks.one_of("split", split, SPLITS)
+        checks.one_of("config", config, ("mode", "sample"))
+        checks.one_of("metric", metric, METRICS)
+        key = self.winner
+        kept = self.journal.evaluated.get((key, split, config))
+        if kept is None or kept.missing:
+            with self._session() as session:
+                kept = session.evaluate(key, split, config)
+        return kept.mean(metric)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the study is, by the names of a study.toml."""
+        return {**tables.plain(self.setup.describe()), "problem": tables.plain(self.problem.describe())}
+
+
+class _Viewed:
+    """A session whose journal a study shows while it is open and afterwards."""
+
+    def __init__(self, session: Session, study: Study) -> None:
+        self._opened, self._study = session, study
+
+    def __enter__(self) -> Session:
+        session = self._opened.__enter__()
+        self._study.journal = session.journal
+        return session
+
+    def __exit__(self, *error: Any) -> None:
+        self._opened.__exit__(*error)
+
+
+def prepare(
+    problem: Federation,
+    space: Space | None = None,
+    *,
+    method: Method = methods.fedavg,
+    fedex: FedEx | None = None,
+    tuner: Tuner | None = None,
+    schedule: Schedule | None = None,
+    store: str | Path | None = None,
+    workers: int | None = None,
+    executor: OpenExecutor | None = None,
+    watch: Watch | None = None,
+    **settings: Any,
+) -> Study:
+    """Check everything and return the study, not yet run: ``run()`` it, or ``ask()`` for rounds and ``tell()`` them.
+
+    The arguments are those of ``tune``. Here FedEx is on only where it is given.
+    """
+    if fedex is not None and tuner is not None:
+        raise SpecError("fedex and tuner are both given, but an arm has one tuner: give one of them")
+    known = set(Setup.__dataclass_fields__)
+    for name in settings:
+        if name not in known:
+            raise SpecError(f"no setting {name!r}{suggest(name, known)}")
+    if fedex is not None and not isinstance(fedex, FedEx):
+        raise SpecError(f"fedex = {fedex!r}, but must be a fedtuner.FedEx, or None")
+    if workers is not None:
+        checks.whole("workers", workers)
+    device = str(problem.model.device) if isinstance(problem, Federation) else "cpu"
+    if device != "cpu":
+        if workers not in (None, 1):
+            raise SpecError(f"workers = {workers}, but work on {device} is done by one process: leave workers out")
+        workers = 1
+    settings.setdefault("sampler", samplers.uniform)
+    setup = resolve(
+        problem, method=method, space=space, tuner=fedex or tuner or none,
+        schedule=Halving() if schedule is None else schedule, **settings,
+    )  # fmt: skip
+    return Study(setup, problem, Where.at(store, workers=workers, executor=executor, watch=watch))
+
+
+def tune(
+    problem: Federation,
+    space: Space | None = None,
+    *,
+    method: Method = methods.fedavg,
+    fedex: FedEx | None = FedEx(),  # noqa: B008 (frozen)
+    schedule: Schedule | None = None,
+    cohort: int = 10,
+    target: str = "personalized",
+    seed: int = 0,
+    store: str | Path | None = None,
+    workers: int | None = None,
+    cohorts: str = "independent",
+    progress: bool | Show | None = None,
+    engine: str = "auto",
+    sampler: Sampler = samplers.uniform,
+    **settings: Any,
+) -> Study:
+    """Tune a method's hyperparameters on a problem and return the finished study.
+
+    ``space`` is by default the method's own (the paper's) with what the model has; ``fedex=None`` leaves the client's
+    hyperparameters to the schedule alone, ``tuner=`` is one of your own; ``schedule`` is by default the paper's halving
+    of 2000 rounds. With a ``store`` the study continues when the same call is made again. ``workers`` is by default one
+    per core; the result does not depend on it. ``progress=True`` prints lines where there is no terminal for a bar, as
+    a fleet does without being asked. ``engine`` is by default ``batched`` for small networks that it covers, else
+    ``sequential``. ``sampler`` proposes the arms: uniform draws, or ``samplers.optuna("tpe")``, which learns from
+    finished ones. Further settings are those of ``Setup``, and ``executor`` and ``watch``, which do not change results.
+    """
+    study = prepare(
+        problem, space, method=method, fedex=None if "tuner" in settings else fedex, schedule=schedule, cohort=cohort,
+        target=target, seed=seed, store=store, workers=workers, cohorts=cohorts, engine=engine, sampler=sampler,
+        **settings,
+    )  # fmt: skip
+    return study.run(progress)
+
+
+def untuned(study: Study, progress: bool | Show | None = None) -> Study:
+    """Train the method's default configuration for as many rounds as the study's longest arm: the thing to beat.
+
+    It is kept in the folder ``untuned`` of the study's own.
+    """
+    longest, setup = study.schedule.longest, study.setup
+    same = {f: getattr(setup, f) for f in ("method", "cohort", "cohorts", "target", "weights", "seed", "engine")}
+    plain = resolve(
+        study.problem, space=Space(), tuner=none, schedule=RandomSearch(longest, longest), sampler=samplers.uniform,
+        screens=setup.screens, combine=setup.combine, privacy=setup.privacy, cooling=setup.cooling, **same,
+    )  # fmt: skip
+    folder = None if study.path is None else study.path / "untuned"
+    where = replace(study.where, store=Where.at(folder).store, watch=None)
+    return Study(plain, study.problem, where).run(progress, "untuned")

@@ -1,0 +1,167 @@
+"""What a person sees while a study runs: a bar on a terminal, a line now and then elsewhere; and how it is stopped."""
+
+from __future__ import annotations
+
+import math
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, TextIO
+
+from fedtuner.core.schedule import outline
+from fedtuner.run.session import Session
+
+_MOMENT = 0.05  # seconds: a status costs the scores of all arms in the race
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far a study is."""
+
+    used: int  # rounds used, of those planned
+    planned: int
+    alive: int  # arms still in the race, of those started
+    arms: int
+    best: float | None  # the lowest current score of an arm that is alive
+    left: float | None  # seconds, from the pace so far
+
+    def __str__(self) -> str:
+        best = "-" if self.best is None else f"{self.best:.3f}"
+        return (
+            f"{self.used}/{self.planned} rounds, {self.alive} of {self.arms} arms alive, best {best}, "
+            f"{duration(self.left)} left"
+        )
+
+
+Show = Callable[[Status], None]
+
+
+class Meter:
+    """Tells how far a session is, now and then, from the pace since it was made."""
+
+    def __init__(self, session: Session, show: Show) -> None:
+        self._session, self._show, self._outline = session, show, outline(session.setup.schedule)
+        self._began, self._before = time.monotonic(), session.used
+        self._told = -math.inf
+
+    def tell(self) -> None:
+        """Show the status, unless that was a moment ago and the study is not at its end."""
+        planned = self._outline.cost - sum(self._session.short.values())
+        if time.monotonic() - self._told > _MOMENT or self._session.used >= planned:
+            self._show(self.status())
+            self._told = time.monotonic()
+
+    def status(self) -> Status:
+        """Return how far the session is."""
+        session, setup = self._session, self._session.setup
+        planned = self._outline.cost - sum(session.short.values())
+        racing = [arm for arm in session.alive if session.journal.own_records.get(arm)]
+        scores = [setup.schedule.scoring.score(session.journal.records(arm), setup.target)[0] for arm in racing]
+        done, seconds = session.used - self._before, time.monotonic() - self._began
+        left = seconds / done * (planned - session.used) if done else None
+        best = min(scores, default=None)
+        return Status(session.used, planned, len(session.alive), self._outline.arms, best, left)
+
+
+def duration(seconds: float | None) -> str:
+    """Return a time as a person says it.
+
+    >>> duration(75), duration(7300), duration(None)
+    ('1 min 15 s', '2 h 1 min', '?')
+    """
+    if seconds is None:
+        return "?"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+@contextmanager
+def showing(mode: bool | Show | None, label: str = "tuning", out: TextIO | None = None) -> Iterator[Show]:
+    """Yield where statuses go: the caller's own function, nowhere, a bar, or lines.
+
+    None shows a bar on a terminal and nothing elsewhere; True shows a bar on a terminal and lines elsewhere.
+    """
+    out = out or sys.stderr
+    if callable(mode):
+        yield mode
+    elif mode is False or (mode is None and not out.isatty()):
+        yield lambda status: None
+    elif out.isatty():
+        with _bar(label, out) as show:
+            yield show
+    else:
+        yield _lines(label, out)
+
+
+@contextmanager
+def _bar(label: str, out: TextIO) -> Iterator[Show]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (
+        TextColumn(f"[bold]{label}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[detail]}"),
+    )
+    bar = Progress(*columns, console=Console(file=out), transient=True)
+    task: Any = bar.add_task("", total=None, detail="")  # no total yet: the bar pulses
+    try:
+
+        def show(status: Status) -> None:
+            bar.start()  # not before there is something to show: its thread should not be there when workers fork
+            best = "" if status.best is None else f" · best {status.best:.3f}"
+            rounds = f"{status.used}/{status.planned} rounds"
+            detail = f"{rounds} · {status.alive} of {status.arms} arms alive{best} · {duration(status.left)} left"
+            bar.update(task, total=status.planned, completed=status.used, detail=detail)
+
+        yield show
+    finally:
+        bar.stop()
+
+
+def _lines(label: str, out: TextIO, every: float = 5.0) -> Show:
+    said, finished = float("-inf"), False
+
+    def show(status: Status) -> None:
+        nonlocal said, finished
+        if time.monotonic() - said >= every or (status.used == status.planned and not finished):
+            said, finished = time.monotonic(), status.used == status.planned
+            with suppress(BrokenPipeError):  # whoever read this has gone: the study goes on
+                print(f"{label}: {status}", file=out, flush=True)
+
+    return show
+
+
+@contextmanager
+def stoppable(ours: bool = True) -> Iterator[Callable[[], bool]]:
+    """Yield whether Ctrl-C (or a request to terminate) has come; a second one interrupts at once.
+
+    Only the main thread can catch signals; elsewhere nothing stops. Where signals are not ``ours``, they stay with
+    whoever has them.
+    """
+    if not ours or threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    asked = False
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,15 @@
+"""Which arms run, up to which round, and which survive: successive halving, random search and Hyperband."""
+
+from fedtuner.core.schedule import Evidence, Outline, Play, Schedule, Score, Scoring, Start, Step, outline
+from fedtuner.schedules.brackets import Bracket
+from fedtuner.schedules.halving import Halving, rungs
+from fedtuner.schedules.hyperband import Hyperband
+from fedtuner.schedules.random_search import RandomSearch
+
+halving, random_search, hyperband = Halving, RandomSearch, Hyperband
+KINDS = {"halving": Halving, "random_search": RandomSearch, "hyperband": Hyperband}
+
+__all__ = [
+    "KINDS", "halving", "random_search", "hyperband", "rungs", "Bracket", "Halving", "Hyperband", "RandomSearch",
+    "Evidence", "Outline", "Play", "Schedule", "Score", "Scoring", "Start", "Step", "outline",
+]  # fmt: skip

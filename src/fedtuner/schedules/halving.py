@@ -1,0 +1,78 @@
+"""Successive halving: Algorithm 1 of the paper, with the rungs of its appendix.
+
+Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization", AISTATS 2016.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+from fedtuner import checks
+from fedtuner.errors import SpecError
+from fedtuner.schedules.brackets import Bracket, Bracketed, check_rounds
+
+
+@dataclass(frozen=True)
+class Halving(Bracketed):
+    """Successive halving: of eta^eliminations arms the best 1/eta survive each rung; the last trains to longest."""
+
+    kind: ClassVar[str] = "halving"
+    budget: int = 2000  # communication rounds, over all arms
+    longest: int = 200  # rounds of the longest arm
+    eta: int = 3  # one arm in eta survives an elimination
+    eliminations: int = 3  # eta^eliminations arms start
+    discount: float = 0.0  # weight of a past round's score; 0: the latest round alone
+    score: str = "error"  # what arms are compared by: error or loss
+
+    def __post_init__(self) -> None:
+        self.brackets, self.scoring  # noqa: B018 (mistakes show now)
+
+    @cached_property
+    def brackets(self) -> tuple[Bracket, ...]:
+        """The one bracket."""
+        times = tuple(rungs(self.budget, self.longest, self.eta, self.eliminations))
+        # The survivor of the last elimination trains on to `longest`, unless the elimination is there already.
+        keep = tuple(max(1, self.eta ** (self.eliminations - r)) for r in range(1, self.eliminations + 1))
+        keep += (1,) * (len(times) - len(keep))
+        return (Bracket(self.eta**self.eliminations, times, keep),)
+
+
+def rungs(budget: int, longest: int, eta: int = 3, eliminations: int = 3) -> list[int]:
+    """Return the rounds at which arms are compared; the last is ``longest``.
+
+    The appendix's formula: eta^R arms, R equal steps of (T - M) / ((eta^(R+1) - 1)/(eta - 1) - R - 1) rounds, then the
+    survivor trains to M. What whole steps leave over lengthens the earliest steps that it can pay for (one round more
+    of step i costs one round for each arm alive in it and saves the survivor one), so no schedule of this form uses
+    more of the budget.
+
+    >>> rungs(4000, 800)
+    [89, 177, 268, 800]
+    >>> rungs(2000, 200)
+    [50, 100, 150, 200]
+    """
+    check_rounds(budget, longest)
+    checks.whole("schedule.eliminations", eliminations, 0)
+    if eliminations == 0:
+        return [longest]
+    checks.whole("schedule.eta", eta, 2)
+    prices = [eta**r - 1 for r in range(eliminations, 0, -1)]
+    step, left = divmod(budget - longest, sum(prices))
+    if step < 1:
+        arms = eta**eliminations
+        raise SpecError(
+            f"budget = {budget} cannot give {arms} arms (eta {eta}, eliminations {eliminations}) one round each and "
+            f"one of them {longest}: raise budget to {longest + sum(prices)} or more, or lower eliminations"
+        )
+    lengths = []
+    for price in prices:
+        extra, left = divmod(left, price)
+        lengths.append(step + extra)
+    times = [sum(lengths[: i + 1]) for i in range(eliminations)]
+    if times[-1] > longest:
+        raise SpecError(
+            f"the last elimination would be at round {times[-1]}, past longest = {longest} (budget {budget}, eta "
+            f"{eta}, eliminations {eliminations}): raise longest, lower budget, or raise eliminations for more arms"
+        )
+    return times if times[-1] == longest else [*times, longest]

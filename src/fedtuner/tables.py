@@ -1,0 +1,168 @@
+"""Records as tables of TOML and JSON, and back: here, and only here, strings become objects.
+
+A frozen dataclass is a table of its fields. Where several classes may stand, ``kind`` names the class: a known name, or
+``package.module:Class`` for one's own. A value that is no dataclass says what stands for it by ``describe()``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import math
+import traceback
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from fedtuner.errors import SpecError, suggest
+
+Table = Mapping[str, Any]
+
+
+def plain(value: Any) -> Any:
+    """Return a value that strict JSON can hold: numbers that are not finite become the strings nan, inf and -inf."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(v) for key, v in value.items()}
+    if isinstance(value, (list, tuple, frozenset)):
+        return [plain(v) for v in value]
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    return table(value)
+
+
+def table(value: Any) -> Any:
+    """Return what stands for an object in a table: what ``describe()`` says, or a dataclass's kind and fields.
+
+    Fields that are None are left out: TOML has no word for nothing.
+    """
+    if hasattr(value, "describe"):
+        return plain(value.describe())
+    if not is_dataclass(value) or isinstance(value, type):
+        raise SpecError(f"{value!r} cannot stand in a table: it is no dataclass and has no describe()")
+    named = {f.name: getattr(value, f.name) for f in fields(value)}
+    kind = kind_of(type(value))
+    made = {name: plain(v) for name, v in named.items() if v is not None}
+    return {"kind": kind, **made} if kind else made
+
+
+def kind_of(cls: type) -> str:
+    """Return the name of a class in tables: its ``kind`` or, for one from elsewhere, ``package.module:Class``."""
+    if hasattr(cls, "kind"):
+        return str(cls.kind)
+    return "" if cls.__module__.startswith("fedtuner.") else f"{cls.__module__}:{cls.__qualname__}"
+
+
+def read(kinds: Mapping[str, Any], given: Mapping[str, Any], name: str, default: str) -> Any:
+    """Return the object that a table stands for: ``kind`` names its class, the other entries are its fields.
+
+    Settings that only other known kinds have are passed over, so that the kind alone can be changed.
+    """
+    settings = dict(given)
+    kind = settings.pop("kind", default)
+    if isinstance(kind, str) and ":" in kind:
+        cls, others = find(kind, f"{name}.kind"), frozenset[str]()
+        if not isinstance(cls, type):
+            if settings:
+                raise SpecError(f"{name}.kind = {kind!r} is an object, so it takes no settings: {sorted(settings)}")
+            return cls
+    elif kind in kinds:
+        cls = kinds[kind]
+        others = frozenset(key for other in kinds.values() for key in parameters(other))
+    else:
+        raise SpecError(
+            f"{name}.kind = {kind!r}, but must be one of {tuple(kinds)}{suggest(str(kind), kinds)} "
+            "(your own is named 'package.module:Class')"
+        )
+    known = parameters(cls)
+    for key in settings:
+        if key not in known and key not in others:
+            raise SpecError(f"no setting {name}.{key} in {kind}{suggest(key, [*known, 'kind'])}")
+    return make(cls, {key: value for key, value in settings.items() if key in known}, name)
+
+
+def make(cls: Any, settings: Mapping[str, Any], name: str) -> Any:
+    """Return an object of a class from its settings, with the types that its fields are declared to have."""
+    known = parameters(cls)
+    for key in settings:
+        if key not in known:
+            raise SpecError(f"no setting {name}.{key}{suggest(key, known)}")
+    try:
+        made = cls(**settings)
+    except TypeError as error:
+        raise SpecError(f"[{name}]: {error}") from error
+    if is_dataclass(made) and not isinstance(made, type):
+        hints = get_type_hints(type(made))
+        for key, value in settings.items():
+            if not _fits(value, hints.get(key, Any)):
+                raise SpecError(f"{name}.{key} = {value!r}, but must be {_words(hints[key])}")
+    return made
+
+
+def parameters(cls: Any) -> tuple[str, ...]:
+    """Return the names of a class's settings."""
+    return tuple(inspect.signature(cls).parameters)
+
+
+_NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "left out"}
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Return whether a value is of a simple type; types that are not simple are left to the class itself."""
+    if get_origin(kind) in (Union, types.UnionType):
+        return any(_fits(value, one) for one in get_args(kind))
+    if kind is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return not isinstance(kind, type) or kind not in _NAMES or isinstance(value, kind)
+
+
+def _words(kind: Any) -> str:
+    kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    return " or ".join(_NAMES.get(one, str(one)) for one in kinds)
+
+
+def find(place: str, name: str) -> Any:
+    """Return what ``package.module:attribute`` names; ``name`` is the setting that says so."""
+    module_name, colon, attribute = place.partition(":")
+    if not (colon and module_name and attribute) or module_name.startswith("."):
+        raise SpecError(f"{name} = {place!r}, but must be 'package.module:name'")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and error.name.split(".")[0] == "torch":
+            raise SpecError(f"{name} = {place!r} needs PyTorch: pip install 'fedtuner[torch]'") from error
+        raise SpecError(f"{name} = {place!r}: no module {error.name!r} here or among the installed ones") from error
+    except Exception as error:
+        raise SpecError(f"{name} = {place!r} cannot be imported: {where(error)}") from error
+    if not hasattr(module, attribute):
+        public = [known for known in vars(module) if not known.startswith("_")]
+        raise SpecError(f"{name} = {place!r}: {module_name} has no {attribute!r}{suggest(attribute, public)}")
+    return getattr(module, attribute)
+
+
+def where(error: Exception) -> str:
+    """Return an error in the user's code with the line that it comes from."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    place = "" if isinstance(error, SyntaxError) else f" ({Path(last.filename).name}, line {last.lineno})"
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
+    """Yield what differs between two tables, by name; 1 and 1.0 differ, as a range of them draws differently."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in sorted({*old, *new}):
+            yield from differences(old.get(key), new.get(key), f"{name}.{key}" if name else str(key))
+    elif json.dumps(old) != json.dumps(new):
+        yield f"{name}: {old!r} in the store, {new!r} now"

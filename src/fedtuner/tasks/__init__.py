@@ -1,0 +1,1 @@
+"""Models that methods can train: any PyTorch module."""

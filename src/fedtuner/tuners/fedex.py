@@ -1,0 +1,303 @@
+"""FedEx: exponentiated gradient on a distribution theta over k client configurations.
+
+Khodak et al., "Federated Hyperparameter Tuning", NeurIPS 2021: Algorithm 2, the appendix "Hyperparameters of FedEx"
+(baseline) and the ablation appendix (step sizes). Where the paper is silent:
+
+- lambda_t before any past round is 0; gamma = 0 is the limit, the latest round's value.
+- The baseline's mean weighs clients by |V|, as the score does (the paper's formula omits the weight by a slip).
+- A value that is not finite counts as the worst: the largest of the round's finite values, lambda_t and 1.
+- All is done on log theta, so theta can neither leave the simplex nor become NaN.
+
+Beyond the paper: ``step="none"`` draws the candidates and never moves theta, so that what they do can be told from what
+FedEx learns. Its mode is then the first candidate, the arm's own configuration.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtuner import checks
+from fedtuner.core.model import Vectors
+from fedtuner.core.records import Arm, Choice, Seen, Summary, Tried
+from fedtuner.core.tuner import Floats, Streams
+from fedtuner.errors import SpecError
+from fedtuner.rng import Generator, stream
+from fedtuner.space import Config, Space
+
+Number = TypeVar("Number")
+Tries = Sequence[Number] | Sequence[Sequence[Number]]  # one of each client, or of each client a list
+
+STEPS = ("aggressive", "adaptive", "constant", "none")
+METRICS = ("error", "loss")
+SIGNALS = ("absolute", "improvement")
+_FLOOR = -700.0  # the smallest log theta beside the largest: below -708 its exponential loses precision, then is 0
+_HUGE = 1e100  # values beyond this count as this
+
+
+@dataclass(frozen=True)
+class FedEx:
+    """How FedEx tunes: the number of candidates, their spread, and the update of theta."""
+
+    kind: ClassVar[str] = "fedex"
+    k: int = 27  # candidates per arm; 1 is plain training
+    eps: float = 0.1  # size of the neighbourhood that candidates 2..k are drawn from; 1 is the whole space
+    step: str = "aggressive"  # schedule of the step size: aggressive, adaptive, constant; or none: theta stays uniform
+    gamma: float | None = None  # discount of the baseline; None draws it from U[0, 1] per arm
+    metric: str = "error"  # the clients' validation value that moves theta: error or loss
+    cutoff: float = 0.0  # once theta's entropy (in nats) is below this, theta stays and the mode is used
+    signal: str = "absolute"  # absolute: the value after local training; improvement: after minus before
+    tries: int | str = 1  # candidates that a client trains with and validates in a round, or "all"; the model takes one
+
+    def __post_init__(self) -> None:
+        checks.whole("fedex.k", self.k)
+        checks.number("fedex.eps", self.eps)
+        if self.gamma is not None:
+            checks.number("fedex.gamma", self.gamma, 0, 1, " (or left out: drawn per arm)")
+        checks.number("fedex.cutoff", self.cutoff)
+        checks.one_of("fedex.step", self.step, STEPS)
+        checks.one_of("fedex.metric", self.metric, METRICS)
+        checks.one_of("fedex.signal", self.signal, SIGNALS)
+        if self.tries != "all" and (isinstance(self.tries, bool) or not isinstance(self.tries, int)):
+            raise SpecError(f"fedex.tries = {self.tries!r}, but must be a whole number or 'all'")
+        if not 1 <= self.tried <= self.k:
+            raise SpecError(f"fedex.tries = {self.tries}, but must be from 1 to the {self.k} candidates (fedex.k)")
+
+    @property
+    def tried(self) -> int:
+        """How many candidates a client tries in a round, while theta moves."""
+        return self.k if self.tries == "all" else int(self.tries)
+
+    @property
+    def labels(self) -> int:
+        """The candidates: values can be summed by candidate, as the gradient is linear in them."""
+        return self.k
+
+    def begin(self, arm: Arm, space: Space, seed: int, parent: Belief | None) -> Belief:
+        """Return c_1 as proposed, c_2..c_k from its eps-neighbourhood, and theta_1 = (1/k, ..., 1/k).
+
+        An arm's b and c_1 do not depend on k, so a study with FedEx and one without it meet the same arms. An arm that
+        goes on from another's state keeps that one's theta if the candidates are the same.
+        """
+        others = (
+            {**arm.client, **space.near(arm.client, self.eps, stream(seed, "arm", arm.id, "candidate", j))}
+            for j in range(1, self.k)
+        )
+        gamma = float(stream(seed, "arm", arm.id, "gamma").random()) if self.gamma is None else self.gamma
+        if parent is not None and parent.candidates[0] == arm.client:
+            return parent
+        return Belief((arm.client, *others), gamma, uniform(self.k))
+
+    def choose(self, belief: Belief, n: int, streams: Streams) -> tuple[tuple[Choice, ...], ...]:
+        """Draw a candidate from theta for each client, and the others that it tries."""
+        theta = belief.theta
+        drawn = choose(theta, n, streams("choose"), self.cutoff)
+        tries = self.tried if theta.entropy >= self.cutoff else 1
+        others = also(drawn, self.k, tries, streams("tries"))
+        return tuple(
+            tuple(Choice(label, belief.candidates[label]) for label in (j, *more))
+            for j, more in zip(drawn, others, strict=True)
+        )
+
+    def value(self, tried: Tried) -> float:
+        """Return the validation value after local training, or its improvement."""
+        after = float(getattr(tried.after, self.metric))
+        return after - float(getattr(tried.before, self.metric)) if self.signal == "improvement" else after
+
+    def update(self, belief: Belief, seen: Sequence[Seen]) -> Belief:
+        """Move theta by a step of exponentiated gradient, unless its entropy is below the cutoff."""
+        if belief.theta.entropy < self.cutoff:
+            return belief
+        whole = len({len(s.labels) for s in seen}) <= 1  # else some did not try all: only what theta drew counts
+        labels = [list(s.labels) if whole else [s.labels[0]] for s in seen]
+        values = [list(s.values) if whole else [s.values[0]] for s in seen]
+        theta = exponentiate(belief.theta, labels, values, [s.weight for s in seen], self.step, belief.gamma)
+        return replace(belief, theta=theta)
+
+    def best(self, belief: Belief) -> Config:
+        """Return the mode of theta."""
+        return belief.candidates[belief.theta.mode]
+
+    def offers(self, belief: Belief) -> tuple[tuple[Config, ...], Floats]:
+        """Return c_1..c_k and theta."""
+        return belief.candidates, belief.theta.p
+
+    def summary(self, belief: Belief) -> Summary:
+        """Return theta's entropy and mode."""
+        return Summary(belief.theta.entropy, belief.theta.mode, float(belief.theta.p.max()))
+
+    def pack(self, belief: Belief) -> Vectors:
+        """Return theta as arrays: candidates and gamma come from the arm."""
+        theta = belief.theta
+        memory = np.array([theta.past, theta.mass, theta.log_squares])
+        return {"log_theta": theta.log_theta, "memory": memory}
+
+    def unpack(self, begun: Belief, arrays: Vectors) -> Belief:
+        """Return the belief that was packed."""
+        past, mass, log_squares = map(float, arrays["memory"])
+        log_theta = np.asarray(arrays["log_theta"], np.float64)
+        return replace(begun, theta=Theta(log_theta, past, mass, log_squares))
+
+
+@dataclass(frozen=True)
+class Belief:
+    """What FedEx knows in an arm."""
+
+    candidates: tuple[Config, ...]  # c_1..c_k
+    gamma: float  # discount of the baseline
+    theta: Theta
+
+
+@dataclass(frozen=True)
+class Theta:
+    """theta (as its logarithm) and what the update remembers of past rounds."""
+
+    log_theta: Floats
+    past: float = 0.0  # sum over past rounds s of gamma^(t-1-s) times that round's mean value
+    mass: float = 0.0  # sum over past rounds s of gamma^(t-1-s)
+    log_squares: float = -math.inf  # log of the sum of the squared max-norms of the gradients so far
+
+    @property
+    def p(self) -> Floats:
+        """The distribution over the k candidates."""
+        p = np.exp(self.log_theta - self.log_theta.max())
+        return np.asarray(p / p.sum())
+
+    @property
+    def baseline(self) -> float:
+        """lambda_t: the discounted mean of past values; 0 where there is no past."""
+        return self.past / self.mass if self.mass > 0 else 0.0
+
+    @property
+    def entropy(self) -> float:
+        """Entropy of theta in nats: log k at the start, 0 when one candidate is left."""
+        p = self.p
+        return float(max(0.0, -(p * np.log(np.maximum(p, 1e-300))).sum()))
+
+    @property
+    def mode(self) -> int:
+        """The most probable candidate; of equals, the first."""
+        return int(np.argmax(self.log_theta))
+
+
+def uniform(k: int) -> Theta:
+    """Return theta_1 = (1/k, ..., 1/k)."""
+    if k < 1:
+        raise SpecError(f"k = {k}, but must be >= 1")
+    return Theta(np.full(k, -math.log(k)))
+
+
+def choose(theta: Theta, n: int, rng: Generator, cutoff: float = 0.0) -> list[int]:
+    """Draw n candidates from theta; the mode n times once theta's entropy is below ``cutoff``."""
+    u = rng.random(n)
+    if theta.entropy < cutoff:
+        return [theta.mode] * n
+    edges = np.cumsum(theta.p)
+    return [int(j) for j in np.searchsorted(edges / edges[-1], u, side="right")]
+
+
+def also(choices: Sequence[int], k: int, tries: int, rng: Generator) -> list[list[int]]:
+    """Return which further candidates each client tries: ``tries - 1`` of the others, each as likely as the next."""
+    if tries == k:
+        return [[j for j in range(k) if j != chosen] for chosen in choices]
+    if tries == 1:
+        return [[] for _ in choices]
+    drawn = [sorted(rng.permutation(k - 1)[: tries - 1].tolist()) for _ in choices]
+    return [[j + (j >= chosen) for j in others] for chosen, others in zip(choices, drawn, strict=True)]
+
+
+def log_chances(theta: Theta, tries: int) -> Floats:
+    """Return the logarithm of each candidate's chance to be among a client's tries.
+
+    The first is drawn from theta, the other m - 1 uniformly from the rest: theta_j + (1 - theta_j) (m-1)/(k-1). With
+    one try this is theta_j, as in Algorithm 2; with all k it is 1, the full information of the paper's Section 4.
+    """
+    k = theta.log_theta.size
+    if tries == 1:
+        return theta.log_theta
+    p = theta.p
+    return np.zeros(k) if tries == k else np.asarray(np.log(p + (1 - p) * (tries - 1) / (k - 1)))
+
+
+def gradient(theta: Theta, choices: Tries[int], values: Tries[float], weights: Sequence[float]) -> Floats:
+    """Return Algorithm 2's unbiased estimate of the gradient of the expected value with respect to theta."""
+    sign, log_size = _log_gradient(theta, *_clean(theta, choices, values, weights))
+    return np.asarray(sign * np.exp(np.minimum(log_size, 700.0)))
+
+
+def exponentiate(
+    theta: Theta,
+    choices: Tries[int],
+    values: Tries[float],
+    weights: Sequence[float],
+    step: str = "aggressive",
+    gamma: float = 0.0,
+) -> Theta:
+    """Return theta after one round: theta * exp(-eta_t gradient), normalised.
+
+    ``choices``, ``values`` and ``weights`` are the clients' candidates, validation values and |V|. With no client of
+    positive weight nothing is learned and theta is returned as it is. Where clients try several candidates, each
+    has a list of them and of their values: first the one drawn from theta, then distinct others as ``also`` draws them.
+    A value counts by the inverse of its candidate's chance to be tried, so the gradient's estimate stays unbiased.
+    """
+    checks.one_of("step", step, STEPS)
+    checks.number("gamma", gamma, 0, 1)
+    j, v, p = _clean(theta, choices, values, weights)
+    if p.size == 0:
+        return theta
+    k = theta.log_theta.size
+    sign, log_size = _log_gradient(theta, j, v, p)
+    log_norm = float(log_size.max())  # log of the gradient's max-norm
+    squares = float(np.logaddexp(theta.log_squares, 2 * log_norm))
+    log_theta = theta.log_theta
+    if k > 1 and math.isfinite(log_norm) and step != "none":
+        log_eta = 0.5 * math.log(2 * math.log(k))
+        if step == "adaptive":
+            log_eta -= 0.5 * squares
+        elif step == "aggressive":
+            log_eta -= log_norm
+        log_theta = _normalise(log_theta - sign * np.exp(np.minimum(log_eta + log_size, 300.0)))
+    return Theta(log_theta, gamma * theta.past + float(p @ v[:, 0]), gamma * theta.mass + 1.0, squares)
+
+
+def _clean(
+    theta: Theta, choices: Tries[int], values: Tries[float], weights: Sequence[float]
+) -> tuple[NDArray[np.int64], Floats, Floats]:
+    """Return choices, finite values (a row per client) and weights that sum to 1, of clients of positive weight."""
+    p = np.asarray(weights, dtype=np.float64).reshape(-1)
+    j, v = np.asarray(choices, dtype=np.int64), np.asarray(values, dtype=np.float64)
+    if j.size != v.size or p.size != (j.shape[0] if j.ndim == 2 else j.size):
+        raise SpecError(f"{j.size} choices, {v.size} values and {p.size} weights, but there must be one of each")
+    columns = -1 if j.size else 1
+    j, v = j.reshape(p.size, columns), v.reshape(p.size, columns)
+    if j.size and (j.min() < 0 or j.max() >= theta.log_theta.size):
+        raise SpecError(f"choices {j.ravel().tolist()} are not all in 0..{theta.log_theta.size - 1}")
+    counted = np.isfinite(p) & (p > 0)
+    j, v, p = j[counted], v[counted], p[counted]
+    finite = np.isfinite(v)
+    worst = max([theta.baseline, 1.0, *v[finite].tolist()])
+    v = np.clip(np.where(finite, v, worst), -_HUGE, _HUGE)
+    p = p / p.max() if p.size else p  # in two steps: the sum of finite weights may overflow
+    return j, v, p / p.sum() if p.size else p
+
+
+def _log_gradient(theta: Theta, j: NDArray[np.int64], v: Floats, p: Floats) -> tuple[Floats, Floats]:
+    """Return the gradient's signs and the logarithms of its sizes: theta may be too small to divide by."""
+    k, baseline = theta.log_theta.size, theta.baseline
+    tries, j, share = j.shape[1], j.ravel(), p[:, None]
+    total = np.bincount(j, weights=(share * (v - baseline)).ravel(), minlength=k)
+    # What differences leave of rounding is no gradient, but an aggressive step would make a full step of it.
+    rounding = 1e-12 * np.bincount(j, weights=(share * (np.abs(v) + abs(baseline))).ravel(), minlength=k)
+    total = np.where(np.abs(total) > rounding, total, 0.0)
+    with np.errstate(divide="ignore"):
+        return np.sign(total), np.log(np.abs(total)) - log_chances(theta, tries)
+
+
+def _normalise(log_theta: Floats) -> Floats:
+    shifted = np.maximum(log_theta - log_theta.max(), _FLOOR)
+    return np.asarray(shifted - math.log(np.exp(shifted).sum()))

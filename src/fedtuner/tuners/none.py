@@ -1,0 +1,62 @@
+"""No tuning within an arm: every client trains with the arm's own configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedtuner.core.model import Vectors
+from fedtuner.core.records import Arm, Choice, Seen, Summary, Tried
+from fedtuner.core.tuner import Floats, Streams
+from fedtuner.space import Config, Space
+
+
+@dataclass(frozen=True)
+class Untuned:
+    """The belief is the arm's configuration, and stays so."""
+
+    kind: ClassVar[str] = "none"
+    labels = 1
+    tried = 1
+
+    def begin(self, arm: Arm, space: Space, seed: int, parent: Config | None) -> Config:
+        """Return the arm's configuration."""
+        return arm.client
+
+    def choose(self, belief: Config, n: int, streams: Streams) -> tuple[tuple[Choice, ...], ...]:
+        """Return it for every client."""
+        return ((Choice(0, belief),),) * n
+
+    def value(self, tried: Tried) -> float:
+        """Return the error, which nobody asks for."""
+        return tried.after.error
+
+    def update(self, belief: Config, seen: Sequence[Seen]) -> Config:
+        """Learn nothing."""
+        return belief
+
+    def best(self, belief: Config) -> Config:
+        """Return the configuration."""
+        return belief
+
+    def offers(self, belief: Config) -> tuple[tuple[Config, ...], Floats]:
+        """Return the configuration, which is certain."""
+        return (belief,), np.ones(1)
+
+    def summary(self, belief: Config) -> Summary:
+        """Return that there is one configuration."""
+        return Summary()
+
+    def pack(self, belief: Config) -> Vectors:
+        """Return nothing: the arm has it."""
+        return {}
+
+    def unpack(self, begun: Config, arrays: Vectors) -> Config:
+        """Return the arm's configuration."""
+        return begun
+
+
+none = Untuned()
