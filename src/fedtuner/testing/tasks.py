@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from fedtuner.core.model import Task
 from fedtuner.space import Config
-from fedtuner.task import Task
 
 
 class TaskLaws:
@@ -49,15 +49,15 @@ class TaskLaws:
         task = self.task()
         data, w = task.prepare(self.split()), task.initial(0)
         kept = w.copy()
-        first = task.evaluate(w, data)
-        assert first == task.evaluate(w, data)
+        first = task.evaluate(w, data, self.config)
+        assert first == task.evaluate(w, data, self.config)
         assert first.count == len(data)
         assert np.array_equal(w, kept)
 
     def test_an_empty_split_has_no_metrics(self) -> None:
         """No examples: a count of 0 and NaN."""
         task = self.task()
-        metrics = task.evaluate(task.initial(0), task.prepare(None))
+        metrics = task.evaluate(task.initial(0), task.prepare(None), self.config)
         assert metrics.count == 0
         assert np.isnan(metrics.loss)
 
@@ -72,7 +72,8 @@ class TaskLaws:
             ahead, behind = w.copy(), w.copy()
             ahead[: task.trainable] += self.step * direction
             behind[: task.trainable] -= self.step * direction
-            slope = (task.evaluate(ahead, data).loss - task.evaluate(behind, data).loss) / (2 * self.step)
+            losses = [task.evaluate(w, data, self.config).loss for w in (ahead, behind)]
+            slope = (losses[0] - losses[1]) / (2 * self.step)
             assert np.isclose(gradient @ direction, slope, rtol=self.tolerance, atol=self.tolerance * 0.1)
 
     def test_the_curvature_is_that_of_the_gradient(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtuner.federation import Client, Simulation
+from fedtuner.core.model import NOTHING, Metrics, ModelDefaults, NumPySteps, Part, Rows, Vector
+from fedtuner.federations import Client, Simulation
 from fedtuner.rng import stream
 from fedtuner.space import Config
-from fedtuner.task import Hyper, Metrics, NumPySteps, Part, Rows, Vector
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,8 @@ class Points:
         return len(self.x)
 
 
-class Quadratics:
+class Quadratics(ModelDefaults):
     """A task whose every client has a quadratic loss; its error is loss / (1 + loss)."""
-
-    smallest_batch = 1
-    worst_error = 1.0
-    hyperparameters: Mapping[str, Hyper] = {}
 
     def __init__(self, size: int) -> None:
         self.size = self.trainable = size
@@ -52,10 +48,10 @@ class Quadratics:
         """Yield the gradients of a client's loss."""
         yield _Trainer(data)
 
-    def evaluate(self, w: Vector, data: Points) -> Metrics:
+    def evaluate(self, w: Vector, data: Points, config: Config) -> Metrics:
         """Return the mean loss and error."""
         if not len(data):
-            return Metrics(float("nan"), float("nan"), 0)
+            return NOTHING
         losses = 0.5 * (data.curvature * (w - data.x).astype(np.float64) ** 2).sum(axis=1)
         loss = float(losses.mean())
         return Metrics(loss, loss / (1 + loss) if np.isfinite(loss) else float("nan"), len(data))
