@@ -1,0 +1,72 @@
+"""Robust means: a coordinate's median, or its mean without the extremes, in place of the mean by |T|.
+
+Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML 2018. Every client counts
+the same, whatever number of examples it reports. Both must see every single update, so secure sums cannot carry them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtuner import checks
+from fedtuner.core.model import Vector
+from fedtuner.core.records import Plan, Tally
+from fedtuner.core.tally import Reports, mean
+
+_BLOCK = 1 << 15  # entries that are sorted at once
+Middle = Callable[[NDArray[np.float32]], Vector]  # [clients, entries] -> entries
+
+
+@dataclass(frozen=True)
+class Median:
+    """The median of each coordinate."""
+
+    kind: ClassVar[str] = "median"
+    each = True
+
+    def __call__(self, plan: Plan, reports: Reports) -> Tally:
+        """Return the tally with medians in place of means of vectors."""
+        return _with(plan, reports, lambda rows: np.asarray(np.median(rows, axis=0), np.float32))
+
+
+@dataclass(frozen=True)
+class Trimmed:
+    """The mean of each coordinate without a share of its largest and of its smallest values."""
+
+    kind: ClassVar[str] = "trimmed"
+    share: float = 0.1  # cut off at either end
+    each = True
+
+    def __post_init__(self) -> None:
+        checks.number("combine.share", self.share, 0, 0.49)
+
+    def __call__(self, plan: Plan, reports: Reports) -> Tally:
+        """Return the tally with trimmed means of vectors."""
+        return _with(plan, reports, self._trim)
+
+    def _trim(self, rows: NDArray[np.float32]) -> Vector:
+        cut = int(self.share * len(rows))
+        return np.asarray(np.sort(rows, axis=0)[cut : len(rows) - cut].mean(axis=0), np.float32)
+
+
+def _with(plan: Plan, reports: Reports, middle: Middle) -> Tally:
+    trained = [r for r in reports if r is not None and r.finite and r.examples]
+    tally = mean(plan, reports)
+    if not trained:
+        return tally
+    extra = {name: _by_block([r.extra[name] for r in trained], middle) for name in trained[0].extra}
+    return replace(tally, change=_by_block([r.change for r in trained], middle), extra=extra)
+
+
+def _by_block(vectors: Sequence[Vector], middle: Middle) -> Vector:
+    size = vectors[0].size
+    parts = [middle(np.stack([v[n : n + _BLOCK] for v in vectors])) for n in range(0, size, _BLOCK)]
+    return np.concatenate(parts) if parts else vectors[0]
+
+
+COMBINES = {"mean": mean, "median": Median, "trimmed": Trimmed}
