@@ -271,3 +271,13 @@ class ModelDefaults:
 def finite(*vectors: Vector) -> bool:
     """Return whether all entries are numbers."""
     return all(bool(np.isfinite(v).all()) for v in vectors)
+
+
+def named(w: Vector, layout: Iterable[Part]) -> dict[str, Vector]:
+    """Return the tensors that w is made of, by their names; views of w where it stores them as they are."""
+    tensors, start = {}, 0
+    for part in layout:
+        stored = w[start : start + part.size].reshape(part.shape)
+        tensors[part.name] = np.ascontiguousarray(stored.transpose(part.axes)) if part.axes else stored
+        start += part.size
+    return tensors
