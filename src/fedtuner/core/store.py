@@ -57,6 +57,7 @@ class Done:
     belief: tuple[float, ...] = ()
     state: str = ""
     ended: str = ""
+    candidates: tuple[Config, ...] = ()  # what theta is over, where the tuner has moved what it began with
 
 
 @dataclass(frozen=True)

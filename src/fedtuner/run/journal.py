@@ -23,7 +23,8 @@ class Journal:
         self.candidates: dict[int, tuple[Config, ...]] = {}
         self.own_records: dict[int, list[Record]] = {}  # of the arm itself, without its ancestors'
         self.saved: dict[Key, str] = {}  # the states that were saved, by their checksums
-        self.beliefs: dict[int, tuple[float, ...]] = {}  # theta after an arm's latest saved state
+        self.beliefs: dict[Key, tuple[float, ...]] = {}  # theta of the states that were saved
+        self.moved: dict[Key, tuple[Config, ...]] = {}  # what theta is over, where that is not what its arm began with
         self.ended: dict[int, str] = {}
         self.eliminated: dict[int, Eliminated] = {}
         self.evaluated: dict[tuple[Key, str, str], Evaluation] = {}  # by key, split and configuration
@@ -34,13 +35,9 @@ class Journal:
     def add(self, event: Event) -> None:
         """Take note of an event."""
         if isinstance(event, Done):
-            record = event.record
-            self.own_records.setdefault(record.arm, []).append(record)
+            self.own_records.setdefault(event.record.arm, []).append(event.record)
             if event.state:
-                self.saved[record.arm, record.round] = event.state
-                self.beliefs[record.arm] = event.belief
-            if event.ended:
-                self.ended[record.arm] = event.ended
+                self.keep(event)
         elif isinstance(event, Started):
             arm = event.arm
             self.arms[arm.id], self.candidates[arm.id] = arm, event.candidates
@@ -57,6 +54,15 @@ class Journal:
             self.clients += event.ids
         else:
             self.begun = event
+
+    def keep(self, event: Done) -> None:
+        """Take note of the state that was saved after a round."""
+        key = (event.record.arm, event.record.round)
+        self.saved[key], self.beliefs[key] = event.state, event.belief
+        if event.candidates:
+            self.moved[key] = event.candidates
+        if event.ended:
+            self.ended[event.record.arm] = event.ended
 
     @property
     def rounds_used(self) -> int:
@@ -84,6 +90,17 @@ class Journal:
         """Return the last round that is known of an arm."""
         own, parent = self.own_records[arm], self.arms[arm].parent
         return own[-1].round if own else (parent[1] if parent else 0)
+
+    def offers(self, key: Key) -> tuple[tuple[Config, ...], tuple[float, ...]]:
+        """Return the configurations that an arm's tuner chose from when a state was saved, and their probabilities."""
+        arm, _ = key
+        candidates = self.moved.get(key, self.candidates[arm])
+        if key in self.beliefs:
+            return candidates, self.beliefs[key]
+        parent = self.arms[arm].parent  # it has done no round of its own
+        if parent is not None and self.offers(parent)[0] == candidates:
+            return self.offers(parent)
+        return candidates, (1 / len(candidates),) * len(candidates)
 
     def saved_round(self, arm: int) -> int | None:
         """Return the round of an arm's latest saved state."""

@@ -20,7 +20,7 @@ from fedtuner.core.executor import Advance, Executor, OpenExecutor, Progress, St
 from fedtuner.core.federation import Federation
 from fedtuner.core.memory import blobs_of
 from fedtuner.core.method import defaults
-from fedtuner.core.records import Arm, Key, State
+from fedtuner.core.records import Arm, Key, Record, State
 from fedtuner.core.round import Round
 from fedtuner.core.sampler import Past
 from fedtuner.core.schedule import Evidence, Play, Schedule, Score, Scoring, Start, Step, outline
@@ -331,10 +331,9 @@ class Session:
         if not ready:
             return
         saved = self._save_state(arm, state)
-        belief = tuple(float(p) for p in self.setup.tuner.offers(state.belief)[1])
-        ready[-1] = replace(ready[-1], belief=belief, state=saved, ended=state.ended)
+        ready[-1] = self._last(ready[-1].record, state, saved)
         self._store.append(ready)
-        self.journal.saved[arm, state.round], self.journal.beliefs[arm] = saved, belief
+        self.journal.keep(ready[-1])
         old = [key for key in self.journal.saved if key[0] == arm and key[1] < state.round and key not in self.keep]
         self._store.drop(old)
         for key in old:
@@ -343,6 +342,12 @@ class Session:
             kept = [self.state(key) for key in self.keep if key in self.journal.saved]
             used = blobs_of(state.memory).union(*(blobs_of(other.memory) for other in kept))
             self._store.blobs.sweep(arm, used, state.round)
+
+    def _last(self, record: Record, state: State, saved: str) -> Done:
+        """Return the event of a round whose state was saved."""
+        candidates, theta = self.setup.tuner.offers(state.belief)
+        moved = () if candidates == self.journal.candidates[record.arm] else candidates
+        return Done(record, tuple(float(p) for p in theta), saved, state.ended, moved)
 
     def _save_state(self, arm: int, state: State) -> str:
         return self._store.save((arm, state.round), state, self.setup.tuner.pack(state.belief))

@@ -22,8 +22,22 @@ def encode(events: Iterable[Event]) -> bytes:
 
 
 def _line(event: Event) -> bytes:
-    text = json.dumps({"event": event.event, **plain(asdict(event))}, separators=(",", ":")).encode()
+    text = _json({"event": event.event, **_fields(event)}).encode()
     return f"{zlib.crc32(text):08x} ".encode() + text + b"\n"
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    if not isinstance(event, Done):
+        return asdict(event)
+    told = {"record": vars(event.record), "belief": event.belief, "state": event.state, "ended": event.ended}
+    return {**told, "candidates": event.candidates} if event.candidates else told
+
+
+def _json(value: Any) -> str:
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError):  # a number that is not finite, or NumPy's
+        return json.dumps(plain(value), separators=(",", ":"))
 
 
 def decode(data: bytes, name: str) -> tuple[list[Event], int]:
@@ -67,7 +81,8 @@ def _done(entry: dict[str, Any]) -> Done:
     for key in _FLOATS:
         values[key] = float(values[key])
     rows = tuple(Row(*row[:4], *map(float, row[4:])) for row in values.pop("rows"))
-    return Done(Record(**values, rows=rows), tuple(entry["belief"]), entry["state"], entry["ended"])
+    record, candidates = Record(**values, rows=rows), tuple(entry.get("candidates", ()))
+    return Done(record, tuple(entry["belief"]), entry["state"], entry["ended"], candidates)
 
 
 def _arm(entry: dict[str, Any]) -> Arm:
