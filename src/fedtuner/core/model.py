@@ -10,12 +10,13 @@ import math
 from collections.abc import Iterable, Mapping, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtuner.core.engine import Engine, sequential
+from fedtuner.errors import SpecError
 from fedtuner.space import Config, Domain, Value
 
 Vector = NDArray[np.float32]
@@ -164,6 +165,10 @@ class Learner(Model, Protocol):
         """Return the loss and error of w on a split."""
         ...
 
+    def on(self, device: str) -> Learner:
+        """Return the same on another device."""
+        ...
+
 
 class Trainer(Protocol):
     """Gradients of the loss on one split of a client, under one configuration.
@@ -251,6 +256,10 @@ class Task(Model, Protocol):
         """Return the loss and error of w on a split, without dropout, in the shape that the configuration gives it."""
         ...
 
+    def on(self, device: str) -> Task:
+        """Return the same on another device."""
+        ...
+
 
 class ModelDefaults:
     """What a model of one's own has unless it says otherwise: a base class for tasks and learners."""
@@ -266,6 +275,10 @@ class ModelDefaults:
     def engine(self, name: str) -> Engine:
         """Return the sequential engine, whatever is asked for."""
         return sequential
+
+    def on(self, device: str) -> NoReturn:
+        """Refuse another device."""
+        raise SpecError(f"device = {device!r}, but {type(self).__name__} runs only where it is: on the CPU")
 
 
 def finite(*vectors: Vector) -> bool:

@@ -103,10 +103,7 @@ class Simulation(FederationDefaults):
 
     def on(self, device: str) -> Simulation:
         """Return the same problem with its model and data on another device, such as ``cuda``."""
-        move = getattr(self.model, "on", None)
-        if move is None:
-            raise SpecError(f"device = {device!r}, but {type(self.model).__name__} runs only where it is: on the CPU")
-        moved = Simulation(move(device), self.clients, self.name)
+        moved = Simulation(self.model.on(device), self.clients, self.name)
         moved.left_out = self.left_out
         return moved
 
@@ -158,8 +155,10 @@ class Simulation(FederationDefaults):
         return digest.hexdigest()
 
     def describe(self) -> dict[str, Any]:
-        """Return name, number of clients and fingerprint."""
-        return {"name": self.name, "clients": len(self.clients), "fingerprint": self.fingerprint()}
+        """Return name, number of clients, fingerprint and, as the bits depend on it, a device that is not the CPU."""
+        device = str(self.model.device)
+        told = {"name": self.name, "clients": len(self.clients), "fingerprint": self.fingerprint()}
+        return told if device == "cpu" else {**told, "device": device}
 
     def _prepare(self, client: int, split: str, given: Any) -> Sized:
         try:
