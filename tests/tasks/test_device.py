@@ -11,9 +11,13 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("greenlet")
 from torch import nn  # noqa: E402
 
-from fedtuner import Client, FedEx, Simulation, batched, cli, engines, halving, methods, models, spec, tune  # noqa: E402
-from fedtuner.errors import SpecError, TaskError  # noqa: E402
+from fedtuner import Client, FedEx, Simulation, cli, halving, methods, models, prepare, tune  # noqa: E402
+from fedtuner.core.engine import sequential  # noqa: E402
+from fedtuner.core.model import Rates  # noqa: E402
+from fedtuner.errors import SpecError, StoreError, TaskError  # noqa: E402
 from fedtuner.pytorch import Task  # noqa: E402
+from fedtuner.run import spec  # noqa: E402
+from fedtuner.tasks import batched  # noqa: E402
 from fedtuner.testing.toys import quadratics  # noqa: E402
 
 
@@ -52,7 +56,7 @@ def test_weights_that_travel_to_the_device_and_back_are_the_same(build, method, 
     tested = here.evaluate("test")
     away()
     there = study()
-    assert here.setting.engine == there.setting.engine
+    assert here.setup.engine == there.setup.engine
     assert np.array_equal(here.best.model, there.best.model)
     assert here.history == there.history
     assert tested == there.evaluate("test")
@@ -66,7 +70,7 @@ def test_plain_training_moves_the_weights_once_not_at_every_step(away, monkeypat
     monkeypatch.setattr(Task, "_bind", lambda self, w: moves.append(1) or real(self, w))
     data, w = task.prepare(arrays(20, 0)), task.initial(0)
     with task.training(data, {}, 0) as trainer:
-        trainer.descend(w, [np.arange(5)] * 30, 0.1, 0.9, 0.0)
+        trainer.descend(w, [np.arange(5)] * 30, Rates(0.1, 0.9))
     assert len(moves) == 1
     assert np.isfinite(w).all()
 
@@ -87,15 +91,15 @@ def test_another_device_is_batched_by_default_however_large_the_network():
     def build():
         return nn.Sequential(nn.Linear(4, batched.SMALL), nn.ReLU(), nn.Linear(batched.SMALL, 2))
 
-    assert engines.choose("auto", Task(build)) == "sequential"
-    assert engines.choose("auto", Task(build, device="meta")) == "batched"
-    assert engines.choose("auto", Task(net, device="meta")) == "sequential"  # batch-norm is not covered
+    assert Task(build).engine("auto") is sequential
+    assert Task(build, device="meta").engine("auto") is batched.engine
+    assert Task(net, device="meta").engine("auto") is sequential  # batch-norm is not covered
 
 
 def test_a_problem_moves_with_its_clients():
     made = problem(net)
     moved = made.on("meta")
-    assert (engines.device(made.task), engines.device(moved.task)) == ("cpu", "meta")
+    assert (str(made.model.device), str(moved.model.device)) == ("cpu", "meta")
     assert moved.clients == made.clients
     with pytest.raises(SpecError, match="runs only where it is"):
         quadratics(clients=3).on("cuda")
@@ -114,12 +118,15 @@ def test_a_device_that_is_not_there_is_a_clear_error(capsys, tmp_path):
     assert "device = 'cuda' is not to be had here" in capsys.readouterr().err
 
 
-def test_the_device_is_part_of_the_study():
+def test_the_device_is_part_of_the_study(tmp_path):
     assert spec.parse({"problem": "digits"}).device == "cpu"
     with pytest.raises(SpecError, match="device = 3, but must be a string"):
         spec.parse({"problem": "digits", "device": 3})
-    small = halving(12, 6, 2, 1)
-    study = tune(problem(net), schedule=small, cohort=3, workers=1)
-    assert "device" not in study.describe()
-    study.problem = problem(net).on("meta")
-    assert study.describe()["device"] == "meta"
+    settings = {"schedule": halving(12, 6, 2, 1), "cohort": 3, "store": tmp_path, "workers": 1}
+    here = tune(problem(net), **settings)
+    assert "device" not in here.describe()["problem"]
+    there = prepare(moved := problem(net).on("meta"), **settings, fedex=FedEx())
+    assert there.describe()["problem"]["device"] == "meta"
+    assert moved.fingerprint() == here.problem.fingerprint()
+    with pytest.raises(StoreError, match=r"problem\.device: None in the store, 'meta' now"):
+        there.run()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +11,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
+from arms import begun, planned, report_of  # noqa: E402
 from torch import nn  # noqa: E402
 
-from fedtuner import Client, FedEx, Simulation, Space, batched, halving, methods, random_search, tune, untuned  # noqa: E402
-from fedtuner.arm import Arm, Setting, begin, plan, work  # noqa: E402
+from fedtuner import Client, FedEx, Simulation, Space, halving, random_search, tune, untuned  # noqa: E402
+from fedtuner.core.model import Hyper, named  # noqa: E402
 from fedtuner.errors import SpecError, TaskError  # noqa: E402
-from fedtuner.methods.base import defaults  # noqa: E402
 from fedtuner.pytorch import Task  # noqa: E402
 from fedtuner.space import Int  # noqa: E402
-from fedtuner.task import Hyper  # noqa: E402
+from fedtuner.tasks import batched  # noqa: E402
+from fedtuner.testing import TaskLaws  # noqa: E402
+from fedtuner.testing.rounds import advance  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
@@ -61,7 +62,7 @@ def problem(made=None):
     return Simulation(made or task(), clients)
 
 
-BASE = defaults(methods.fedavg.client) | {"batch": 4}
+BASE = {"batch": 4}
 SHAPES = [{"activation": a, "width": w, "block": b} for a in ("relu", "tanh") for w in (6, 2) for b in (False, True)]
 SPACE = Space(client={"lr": [0.05, 0.2], **CHOICES})
 
@@ -80,47 +81,49 @@ def like(shape):
 # What a shape is
 
 
+class TestTaskLawsOfAShape(TaskLaws):
+    """The laws hold in a shape that is not the default."""
+
+    config = {"activation": "tanh", "width": 2, "block": True}
+
+    def task(self):
+        return task()
+
+    def split(self):
+        return arrays(10, 0)
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: "-".join(map(str, s.values())))
 def test_a_shape_is_the_model_that_is_built_in_it(shape):
     """Work in a shape is, to the bit, the work of a task that has no other: before, training and after."""
-    shaped, fixed = problem(), problem(like(shape))
-    setting, arm = Setting(methods.fedavg, FedEx(k=1), cohort=4), Arm(0, defaults(methods.fedavg.server), (BASE,), 0.0)
-    state = begin(setting, shaped, arm)
-    assert state.w.tobytes() == begin(setting, fixed, arm).w.tobytes()
-    for job in plan(setting, shaped, arm, state):
-        here = work(methods.fedavg, shaped, replace(job, config=BASE | shape))
-        there = work(methods.fedavg, fixed, job)
-        assert here.update.w.tobytes() == there.update.w.tobytes()
-        assert (here.before, here.after) == (there.before, there.after)
+    (here, *begun_here), (there, *begun_there) = (
+        begun(made, [BASE | config], cohort=4) for made, config in ((problem(), shape), (problem(like(shape)), {}))
+    )
+    plan, other = planned(here, *begun_here), planned(there, *begun_there)
+    assert plan.w.tobytes() == other.w.tobytes()
+    for ours, theirs in zip(plan.jobs, other.jobs, strict=True):
+        one, same = here.work(plan, ours), there.work(other, theirs)
+        assert one.change.tobytes() == same.change.tobytes()
+        assert (one.before, one.after) == (same.before, same.after)
 
 
 def test_clients_of_a_round_do_not_see_each_others_shapes():
-    made = problem()
-    setting = Setting(methods.fedavg, FedEx(k=8, tries="all"), cohort=6)
-    arm = Arm(0, defaults(methods.fedavg.server), tuple(BASE | shape for shape in SHAPES), 0.0)
-    jobs = plan(setting, made, arm, begin(setting, made, arm))
-    forward = [work(methods.fedavg, made, job) for job in jobs]
-    backward = [work(methods.fedavg, made, job) for job in reversed(jobs)][::-1]
+    round, *arm = begun(problem(), [BASE | shape for shape in SHAPES], tries="all")
+    plan = planned(round, *arm)
+    forward = [round.work(plan, job) for job in plan.jobs]
+    backward = [round.work(plan, job) for job in reversed(plan.jobs)][::-1]
     for one, other in zip(forward, backward, strict=True):
-        assert (one.before, one.after, one.tried) == (other.before, other.after, other.tried)
-        assert one.update.w.tobytes() == other.update.w.tobytes()
+        assert one.tried == other.tried
+        assert one.change.tobytes() == other.change.tobytes()
     # Each try is validated before its training in its own shape, too.
     assert len({(t.before.loss) for t in forward[0].tried}) > 4
 
 
 def test_what_a_shape_does_not_use_does_not_move():
     made, config = problem(), BASE | {"activation": "relu", "width": 2, "block": False}
-    setting, arm = (
-        Setting(methods.fedavg, FedEx(k=1), cohort=1),
-        Arm(0, defaults(methods.fedavg.server), (config,), 0.0),
-    )
-    state = begin(setting, made, arm)
-    (job,) = plan(setting, made, arm, state)
-    moved = work(methods.fedavg, made, job).update.w != state.w
-    start, parts = 0, {}
-    for part in made.task.layout():
-        parts[part.name] = moved[start : start + part.size].reshape(part.shape)
-        start += part.size
+    round, *arm = begun(made, [config], cohort=1)
+    moved = report_of(made, planned(round, *arm)).change != 0
+    parts = named(moved, made.task.layout())
     assert parts["first.weight"][:2].any()
     assert not parts["first.weight"][2:].any()
     assert not parts["block.weight"].any()
@@ -133,7 +136,7 @@ def test_without_a_configuration_it_is_the_default_shape():
     data, w = made.prepare(arrays(9, 0)), made.initial(0)
     default = {"activation": "relu", "width": 6, "block": False}
     other = made.evaluate(w, data, {"activation": "tanh", "width": 2, "block": True})
-    assert made.evaluate(w, data) == made.evaluate(w, data, default) == like(default).evaluate(w, data) != other
+    assert made.evaluate(w, data, {}) == made.evaluate(w, data, default) == like(default).evaluate(w, data, {}) != other
     x = torch.from_numpy(arrays(9, 0)[0])
     for config in (default, {"activation": "tanh", "width": 2}):
         net = made.module(w, config)
@@ -158,7 +161,7 @@ def test_a_study_searches_architectures_on_any_number_of_workers(target):
     one, two = (tune(problem(), SPACE, workers=workers, **settings) for workers in (1, 2))
     assert one.history == two.history
     assert one.best.model.tobytes() == two.best.model.tobytes()
-    assert one.setting.engine == "sequential"
+    assert one.setup.engine == "sequential"
     shapes = {tuple(c[name] for name in CHOICES) for c in one.best.candidates}
     assert len(shapes) > 2
     assert all(one.best.client[name] in CHOICES[name] for name in CHOICES)
@@ -187,14 +190,10 @@ def test_fedex_finds_the_shape_that_can_learn():
         net.activation = torch.tanh if chosen["sees"] else torch.zeros_like
 
     made = problem(task(choices={"sees": [False, True]}, configure=switch))
-    candidates = tuple(BASE | {"lr": 0.3, "sees": sees} for sees in (False, True))
-    arm = Arm(0, defaults(methods.fedavg.server), candidates, 0.0)
-    setting = Setting(methods.fedavg, FedEx(k=2), cohort=6)
-    from fedtuner.testing.methods import advance
-
-    state = advance(setting, made, arm, begin(setting, made, arm), 15)
-    assert state.belief.mode == 1
-    assert state.belief.theta[1] > 0.9
+    round, arm, state = begun(made, [BASE | {"lr": 0.3, "sees": sees} for sees in (False, True)])
+    theta = advance(round, arm, 15, state).belief.theta
+    assert theta.mode == 1
+    assert theta.p[1] > 0.9
 
 
 def test_the_batched_engine_leaves_shaped_models_alone():
@@ -208,7 +207,7 @@ def test_the_batched_engine_leaves_shaped_models_alone():
     assert batched.covers(Task(plain))
     assert not batched.covers(shaped)
     data, w = shaped.prepare(arrays(9, 0)), shaped.initial(0)
-    assert shaped.evaluate(w, data) != shaped.evaluate(w, data, {"activation": "tanh"})
+    assert shaped.evaluate(w, data, {}) != shaped.evaluate(w, data, {"activation": "tanh"})
 
 
 # Mistakes
@@ -255,7 +254,7 @@ def test_a_space_is_held_to_the_choices():
 @pytest.mark.slow
 def test_the_example_finds_an_architecture_that_learns():
     """The example's problem, in a smaller study: eight architectures share weights, and what is found has learned."""
-    sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+    sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
     try:
         import architecture
     finally:

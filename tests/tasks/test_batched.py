@@ -1,5 +1,6 @@
 """The batched engine: the sequential one's results up to rounding, its own to the bit, and never an error."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -8,13 +9,14 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("greenlet")
 import torch.nn.functional as F  # noqa: E402
+from arms import begun, planned  # noqa: E402
 from torch import nn  # noqa: E402
 
-from fedtuner import Client, FedEx, Simulation, batched, engines, halving, methods, models, tune  # noqa: E402
-from fedtuner.arm import Arm, Setting, begin, fold, plan, work  # noqa: E402
+from fedtuner import Client, FedEx, Simulation, halving, methods, models, tune  # noqa: E402
+from fedtuner.core.engine import sequential  # noqa: E402
 from fedtuner.errors import ClientError, SpecError, StoreError  # noqa: E402
-from fedtuner.methods.base import defaults  # noqa: E402
 from fedtuner.pytorch import Task  # noqa: E402
+from fedtuner.tasks import batched  # noqa: E402
 
 
 def arrays(n, seed):
@@ -50,29 +52,32 @@ CANDIDATES = [
 ]
 
 
-def an_arm(method, rows=None):
-    base = defaults(method.client)
-    candidates = tuple(base | {k: v for k, v in c.items() if k in base or k == "dropout"} for c in rows or CANDIDATES)
-    return Arm(0, defaults(method.server), candidates, 0.5)
+def an_arm(made, method=methods.fedavg, rows=None, **more):
+    """Return an arm whose candidates are these, as far as the method has the hyperparameters."""
+    known = {*method.client, "dropout"}
+    candidates = [{k: v for k, v in c.items() if k in known} for c in rows or CANDIDATES]
+    return begun(made, candidates, method, **more)
 
 
 def compare(made, method, rounds=3, rows=None):
     """Run both engines from the same state, round after round, and compare everything that comes back."""
-    setting, arm = Setting(method, FedEx(k=len(rows or CANDIDATES)), cohort=len(made.clients)), an_arm(method, rows)
-    state = begin(setting, made, arm)
+    round, arm, state = an_arm(made, method, rows)
     for _ in range(rounds):
-        jobs = plan(setting, made, arm, state)
-        alone = [work(method, made, job) for job in jobs]
-        together = batched.work_all(method, made, jobs)
+        plan = planned(round, arm, state)
+        alone, together = (engine.work_all(round, plan) for engine in (sequential, batched.engine))
         for a, b in zip(alone, together, strict=True):
-            assert (a.client, a.candidate, a.examples, a.finite) == (b.client, b.candidate, b.examples, b.finite)
-            np.testing.assert_allclose(b.update.w, a.update.w, rtol=1e-3, atol=1e-5)
-            for name, vector in a.update.extra.items():
-                np.testing.assert_allclose(b.update.extra[name], vector, rtol=1e-2, atol=1e-4)
+            assert (a.client, a.tried[0].label, a.examples, a.finite) == (
+                b.client, b.tried[0].label, b.examples, b.finite
+            )  # fmt: skip
+            np.testing.assert_allclose(plan.w + b.change, plan.w + a.change, rtol=1e-3, atol=1e-5)
+            assert a.extra.keys() == b.extra.keys()
+            for name, vector in a.extra.items():
+                np.testing.assert_allclose(b.extra[name], vector, rtol=1e-2, atol=1e-4)
+            assert a.memory.keys() == b.memory.keys()
             for before, after in ((a.before, b.before), (a.after, b.after)):
                 assert before.count == after.count
                 assert after.loss == pytest.approx(before.loss, rel=1e-4, nan_ok=True)
-        state, _ = fold(setting, made, arm, state, together)
+        state, _ = round.settle(arm, state, round.tally(plan, together))
     return state
 
 
@@ -101,40 +106,41 @@ def test_clients_without_examples_and_clients_that_diverge():
     bare = [Client("no training", None, arrays(3, 1)), Client("no validation", arrays(3, 2), None)]
     made = Simulation(usual.task, [*usual.clients, *bare])
     compare(made, methods.fedavg)
-    setting = Setting(methods.fedavg, FedEx(k=2), cohort=11)
-    arm = an_arm(methods.fedavg, [{"lr": 1e30, "epochs": 5, "batch": 2}, {"lr": 0.1}])
-    jobs = plan(setting, made, arm, begin(setting, made, arm))
-    for a, b in zip(
-        [work(methods.fedavg, made, j) for j in jobs], batched.work_all(methods.fedavg, made, jobs), strict=True
-    ):
+    round, *begun = an_arm(made, rows=[{"lr": 1e30, "epochs": 5, "batch": 2}, {"lr": 0.1}])
+    plan = planned(round, *begun)
+    broken = 0
+    for a, b in zip(sequential.work_all(round, plan), batched.work_all(round, plan), strict=True):
+        broken += not a.finite
         assert a.finite == b.finite
         assert np.isfinite(b.after.loss) or not b.finite or not b.after.count
+    assert broken
 
 
 def test_torchs_generator_and_threads_are_left_alone():
     made = problem(NETS["mlp"])
-    setting, arm = Setting(methods.fedavg, FedEx(k=3), cohort=5), an_arm(methods.fedavg)
+    round, *begun = an_arm(made, cohort=5)
     torch.manual_seed(3)
     before, threads = torch.get_rng_state(), torch.get_num_threads()
-    jobs = plan(setting, made, arm, begin(setting, made, arm))
-    first = batched.work_all(methods.fedavg, made, jobs)
+    plan = planned(round, *begun)
+    first = batched.work_all(round, plan)
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.get_num_threads() == threads
     torch.manual_seed(4)
-    again = batched.work_all(methods.fedavg, made, jobs)
-    assert all(np.array_equal(a.update.w, b.update.w) for a, b in zip(first, again, strict=True))
+    again = batched.work_all(round, plan)
+    assert all(np.array_equal(a.change, b.change) for a, b in zip(first, again, strict=True))
 
 
 def test_the_result_does_not_depend_on_the_workers(tmp_path):
-    made = problem(NETS["mlp"])
-    folders = []
+    """The same records, the same evaluation, and the same states, to the bit."""
+    made, seen = problem(NETS["mlp"]), []
     for workers in (1, 2, 4):
-        study = tune(made, schedule=halving(30, 12, 2, 2), fedex=FedEx(k=4), cohort=4, workers=workers,
-                     store=tmp_path / str(workers))  # fmt: skip
-        study.evaluate("test")
-        assert study.setting.engine == "batched"
-        folders.append({f.name: f.read_bytes() for f in sorted((tmp_path / str(workers)).rglob("*")) if f.is_file()})
-    assert folders[0] == folders[1] == folders[2]
+        folder = tmp_path / str(workers)
+        study = tune(made, schedule=halving(30, 12, 2, 2), fedex=FedEx(k=4), cohort=4, workers=workers, store=folder)
+        assert study.setup.engine == "batched"
+        states = {f.name: f.read_bytes() for f in folder.rglob("*.safetensors")}
+        assert states
+        seen.append((study.history, study.evaluate("test"), states))
+    assert seen[0] == seen[1] == seen[2]
 
 
 def test_a_study_continues_with_the_engine_that_it_began_with(tmp_path):
@@ -142,7 +148,7 @@ def test_a_study_continues_with_the_engine_that_it_began_with(tmp_path):
         return tune(problem(NETS["mlp"]), schedule=halving(30, 12, 2, 2), cohort=4, workers=1, engine=engine,
                     store=tmp_path)  # fmt: skip
 
-    assert study("auto").setting.engine == "batched"
+    assert study("auto").setup.engine == "batched"
     study("batched")
     with pytest.raises(StoreError, match="engine: 'batched' in the store, 'sequential' now"):
         study("sequential")
@@ -163,49 +169,53 @@ def test_a_study_continues_with_the_engine_that_it_began_with(tmp_path):
 def test_what_it_does_not_cover_is_done_sequentially(build, more, covered):
     task = Task(build, **more)
     assert batched.covers(task) is covered
-    assert engines.choose("batched", task) == engines.choose("auto", task) == ("batched" if covered else "sequential")
-    assert engines.choose("sequential", task) == "sequential"
+    assert task.engine("batched") is task.engine("auto") is (batched.engine if covered else sequential)
+    assert task.engine("sequential") is sequential
 
 
 def test_large_models_are_batched_only_on_demand():
     task = Task(partial(models.mlp, 784, 200, 10))
     assert task.size > batched.SMALL
-    assert engines.choose("auto", task) == "sequential"
-    assert engines.choose("batched", task) == "batched"
+    assert task.engine("auto") is sequential
+    assert task.engine("batched") is batched.engine
 
 
 def test_an_unknown_engine_is_refused():
     with pytest.raises(SpecError, match=r"engine = 'batch'.*did you mean 'batched'"):
-        engines.choose("batch", Task(NETS["mlp"]))
+        tune(problem(NETS["mlp"]), cohort=4, engine="batch")
 
 
-def test_errors_name_the_client(monkeypatch):
+def test_only_the_sequential_engine_lets_a_round_be_spread_over_processes():
+    """What the batched engine gives depends, to the bit, on which clients are computed together."""
+    assert sequential.divisible
+    assert not batched.engine.divisible
+    assert (sequential.name, batched.engine.name) == ("sequential", "batched")
+
+
+def test_errors_name_the_client():
     made = problem(NETS["mlp"])
-    setting, arm = Setting(methods.fedavg, FedEx(k=3), cohort=9), an_arm(methods.fedavg)
-    jobs = plan(setting, made, arm, begin(setting, made, arm))
-    bad = jobs[4].client
+    round, *begun = an_arm(made)
+    plan = planned(round, *begun)
+    bad = plan.jobs[4].client
     real = methods.fedavg.local
 
-    def local(client, job):
+    def local(client, plan, job):
         if job.client == bad:
             raise RuntimeError("no such layer")
-        return real(client, job)
+        return real(client, plan, job)
 
-    from dataclasses import replace
-
+    failing = replace(round, setup=replace(round.setup, method=replace(methods.fedavg, local=local)))
     with pytest.raises(ClientError, match=rf"client {bad}, configuration .*no such layer"):
-        batched.work_all(replace(methods.fedavg, local=local), made, jobs)
+        batched.work_all(failing, plan)
 
 
 def test_several_tries_are_done_as_one_by_one():
     """With full information, too, both engines agree up to rounding on every value that theta hears of."""
-    made, arm = problem(NETS["mlp"]), an_arm(methods.fedavg)
-    setting = Setting(methods.fedavg, FedEx(k=3, tries="all"), cohort=6)
-    jobs = plan(setting, made, arm, begin(setting, made, arm))
-    together = batched.work_all(methods.fedavg, made, jobs)
-    for one, other in zip([work(methods.fedavg, made, job) for job in jobs], together, strict=True):
-        assert [t.candidate for t in one.tried] == [t.candidate for t in other.tried]
-        assert len(one.tried) == 2
+    round, *begun = an_arm(problem(NETS["mlp"]), cohort=6, tries="all")
+    plan = planned(round, *begun)
+    for one, other in zip(sequential.work_all(round, plan), batched.work_all(round, plan), strict=True):
+        assert [t.label for t in one.tried] == [t.label for t in other.tried]
+        assert len(one.tried) == 3
         for a, b in zip(one.tried, other.tried, strict=True):
             assert a.after.loss == pytest.approx(b.after.loss, rel=1e-4)
             assert a.before.loss == pytest.approx(b.before.loss, rel=1e-4)
