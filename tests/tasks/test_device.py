@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("greenlet")
 from torch import nn  # noqa: E402
 
-from fedtuner import Client, FedEx, Simulation, cli, halving, methods, models, prepare, tune  # noqa: E402
+from fedtuner import Client, FedEx, Simulation, cli, halving, methods, models, tune  # noqa: E402
 from fedtuner.core.engine import sequential  # noqa: E402
 from fedtuner.core.model import Rates  # noqa: E402
 from fedtuner.errors import SpecError, StoreError, TaskError  # noqa: E402
@@ -122,11 +122,9 @@ def test_the_device_is_part_of_the_study(tmp_path):
     assert spec.parse({"problem": "digits"}).device == "cpu"
     with pytest.raises(SpecError, match="device = 3, but must be a string"):
         spec.parse({"problem": "digits", "device": 3})
-    settings = {"schedule": halving(12, 6, 2, 1), "cohort": 3, "store": tmp_path, "workers": 1}
-    here = tune(problem(net), **settings)
-    assert "device" not in here.describe()["problem"]
-    there = prepare(moved := problem(net).on("meta"), **settings, fedex=FedEx())
-    assert there.describe()["problem"]["device"] == "meta"
-    assert moved.fingerprint() == here.problem.fingerprint()
+    study = tune(problem(net), schedule=halving(12, 6, 2, 1), cohort=3, workers=1, store=tmp_path)
+    assert "device" not in study.describe()["problem"]
+    study.problem = study.problem.on("meta")
+    assert study.describe()["problem"]["device"] == "meta"
     with pytest.raises(StoreError, match=r"problem\.device: None in the store, 'meta' now"):
-        there.run()
+        study.run()
