@@ -1,7 +1,7 @@
-"""Measure what the errors of the small table are to be read against, into results/floors.json:
+"""Measure errors to compare those of the small table with, and write them to results/floors.json:
 
-- always guessing the commonest label to train on: of all clients, and of each client its own;
-- the untuned default of the method, for as many rounds as the table's longest arm, over the table's seeds.
+- of always answering the commonest label of the training data: that of all clients together, or each client's own;
+- of the method's untuned default, after as many rounds as the table's longest arm, over the table's seeds.
 
 python benchmarks/paper/floors.py       # about five minutes on two cores
 """
@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 
 
 def floors(problem: Simulation) -> tuple[float, float, int]:
-    """Return the error of guessing everybody's commonest label, that of guessing one's own, and the test examples."""
+    """Return the error of answering the commonest label of all, that of each client's own, and the test examples."""
     held = [(np.asarray(labels(c.train)), np.asarray(labels(c.test))) for c in problem.clients]
     common = np.bincount(np.concatenate([train for train, _ in held])).argmax()
     total = sum(len(test) for _, test in held)

@@ -1,4 +1,4 @@
-"""Print the numbers that the text of docs/results.md draws from the results beside those of its tables:
+"""Print the numbers in the text of docs/results.md that are not in its tables:
 
 python benchmarks/paper/readings.py
 """
@@ -18,13 +18,16 @@ HERE = Path(__file__).parent / "results"
 def errors(suite: str) -> dict[tuple[str, ...], dict[int, float]]:
     """Return the target's test errors of a suite, by labels and seed."""
     found: dict[tuple[str, ...], dict[int, float]] = {}
-    for kept in read(HERE / suite):
+    for kept in read(HERE / f"{suite}.jsonl").studies:
         found.setdefault(tuple(kept["labels"].values()), {})[kept["seed"]] = kept["test"][kept["target"]]
     return found
 
 
 def on_average(suite: str, change: Callable[[tuple[str, ...]], tuple[str, ...] | None]) -> Paired:
-    """Return what a change of labels does to the error, averaged over the settings that have it, in pairs of seeds."""
+    """Return the paired difference, over seeds, of the mean error before and after a change of labels.
+
+    The mean is over the settings that ``change`` gives other labels; for the rest it gives None.
+    """
     found = errors(suite)
     pairs = [(found[labels], found[after]) for labels in found if (after := change(labels)) is not None]
     seeds = sorted(pairs[0][0])
@@ -47,7 +50,7 @@ def main() -> None:
             first, second = (tuners[(tuning, name)] for name in ("RS, 25 arms", tuner))
             say(f"tuners, {tuning}: {tuner} against RS, 25 arms", paired(list(first.values()), list(second.values())))
     balls: Mapping[str, list[list[float]]] = {}
-    for kept in read(HERE / "ball"):
+    for kept in read(HERE / "ball.jsonl").studies:
         tested = [row[-1] for row in kept["tested"]]  # personalized errors of all 27
         balls = {**balls, kept["labels"]["eps"]: [*balls.get(kept["labels"]["eps"], []), tested]}
     for eps, centres in balls.items():
@@ -55,7 +58,7 @@ def main() -> None:
         good = sum(min(tested) < 0.1 for tested in centres)
         print(f"ball, eps = {eps}: median range {100 * spread:.0f} points; best below 10 % around {good} centres")
     modes: dict[str, list[float]] = {}
-    for kept in read(HERE / "steps"):
+    for kept in read(HERE / "steps.jsonl").studies:
         modes.setdefault(kept["labels"]["step"], []).extend(mode for round, _, mode in kept["theta"] if round == 5)
     for step, after in modes.items():
         print(f"steps, {step}: theta's mode has {100 * fmean(after):.0f} % after five rounds of the winner")

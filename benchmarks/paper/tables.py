@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedtuner.experiments.compare import compare
-from fedtuner.experiments.results import about, read
+from fedtuner.experiments.results import Result, read
 from fedtuner.experiments.tables import fill, markdown
 from fedtuner.experiments.tabulate import differences, render
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent.parent / "docs" / "results.md"
-
 
 ALSO = {  # further axes to compare along
     "table1-small": ("wrapper",),
@@ -34,44 +33,44 @@ ALSO = {  # further axes to compare along
 def tables() -> dict[str, str]:
     """Return all tables by name, as Markdown for a page in docs/."""
     made = {}
-    for folder in sorted(path.parent for path in (HERE / "results").glob("*/suite.json")):
-        found = read(folder)
+    for file in sorted((HERE / "results").glob("*.jsonl")):
+        found = read(file).studies
         if found:
-            made[folder.name] = "\n\n".join(
+            made[file.stem] = "\n\n".join(
                 [
-                    f"`fedtuner bench benchmarks/paper/{folder.name}.toml`: {made_with(found)}.",
-                    render(compare([folder]), "markdown").strip(),
-                    *(part.strip() for axis in ALSO.get(folder.name, ()) for part in along(folder, axis)),
-                    *pictures(folder),
+                    f"`fedtuner bench benchmarks/paper/{file.stem}.toml`: {made_with(found)}.",
+                    render(compare([file]), "markdown").strip(),
+                    *(part.strip() for axis in ALSO.get(file.stem, ()) for part in along(file, axis)),
+                    *pictures(file),
                 ]
             )
     file = HERE / "results" / "floors.json"
     return made | ({"floors": floors(json.loads(file.read_text()))} if file.exists() else {})
 
 
-def along(folder: Path, axis: str) -> list[str]:
-    """Return the paired differences along another axis, and how many would be small by chance."""
-    made = compare([folder], along=axis)
+def along(file: Path, axis: str) -> list[str]:
+    """Return the paired differences along another axis, and how many p-values would be small by chance."""
+    made = compare([file], along=axis)
     return [*differences(made, "markdown"), *(note for note in made.notes if note.startswith("Of "))]
 
 
-def made_with(found: list[dict[str, Any]]) -> str:
-    """Return how many studies on which machines with which versions."""
+def made_with(found: Sequence[Result]) -> str:
+    """Return the number of studies, and the machines and the versions that computed them."""
     machines = {f"{kept['machine']['cpu']}, {kept['machine']['cores']} cores" for kept in found}
     versions = {", ".join(f"{name} {version}" for name, version in kept["versions"].items()) for kept in found}
     diverged, arms = sum(len(kept["diverged"]) for kept in found), sum(kept["arms"] for kept in found)
     return f"{len(found)} studies; {diverged} of {arms} arms diverged; {'; '.join(sorted(machines | versions))}"
 
 
-def pictures(folder: Path) -> list[str]:
-    """Return the figures of a suite that have been drawn."""
-    named = [wanted.get("name", wanted["kind"]) for wanted in about(folder).get("figures", [])]
-    files = {name: folder / "figures" / f"{name}.svg" for name in named}
+def pictures(file: Path) -> list[str]:
+    """Return links to the figures of a suite that have been drawn."""
+    named = [wanted.get("name", wanted["kind"]) for wanted in read(file).suite.get("figures", [])]
+    files = {name: file.with_suffix("") / f"{name}.svg" for name in named}
     return [f"![{name}](../benchmarks/paper/{f.relative_to(HERE)})" for name, f in files.items() if f.exists()]
 
 
 def floors(kept: Mapping[str, Any]) -> str:
-    """Return what errors are to be read against."""
+    """Return the errors of guessing and of the untuned default, to read the others against."""
     head = ["", "test examples", "commonest label", "the client's own", "rounds", "untuned, global", "personalized"]
     rows = [
         [

@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
         "bench", help="run a suite of studies", description="Run the studies of a suite that have no result; compare."
     )
     bench.add_argument("suite", type=Path, help="a suite, such as benchmarks/paper/table1-small.toml")
-    bench.add_argument("--out", type=Path, help="where results are kept (default: results/NAME beside the suite)")
+    bench.add_argument("--out", type=Path, help="the file of results (default: results/NAME.jsonl beside the suite)")
     bench.add_argument("--workers", type=int, help="worker processes (default: one per core)")
     bench.add_argument("--only", metavar="PATTERN", help="only studies such as '*SHA*seed0', or with it in the name")
     bench.add_argument("--dry-run", action="store_true", help="only say how long it will take, from a short trial")
@@ -90,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
     compare = commands.add_parser(
         "compare", help="compare runs over seeds", description="Compare runs: intervals, paired differences, tests."
     )
-    compare.add_argument("runs", type=Path, nargs="+", help="suites or their results, and folders of studies")
+    compare.add_argument("runs", type=Path, nargs="+", help="suites (.toml), results (.jsonl), folders of studies")
     compare.add_argument("--format", choices=("text", "markdown", "latex", "json"), default="text")
     compare.add_argument("--metric", choices=("target", "global", "personalized"), default="target", help="which error")
     compare.add_argument("--along", metavar="AXIS", help="the axis whose values are compared in pairs with its first")
@@ -100,8 +100,8 @@ def parser() -> argparse.ArgumentParser:
     figures = commands.add_parser(
         "figures", help="plot the results of suites", description="Plot what suites found: PNG, SVG and the data."
     )
-    figures.add_argument("results", type=Path, nargs="+", help="a suite, or its results")
-    figures.add_argument("--to", type=Path, help="where to (default: figures in the results' folder)")
+    figures.add_argument("results", type=Path, nargs="+", help="suites (.toml) or their results (.jsonl)")
+    figures.add_argument("--to", type=Path, help="the folder of the figures (default: NAME beside NAME.jsonl)")
     figures.set_defaults(command=_figures)
 
     lists = commands.add_parser("list", help="list methods, presets, problems", description="List what there is.")
@@ -227,8 +227,8 @@ def _figures(arguments: argparse.Namespace) -> None:
 
     for given in arguments.results:
         of_suite = given.suffix == ".toml"
-        results, about = (bench.default_out(given), suite.read(given).describe()) if of_suite else (given, None)
-        for file in figures.draw(results, arguments.to or results / "figures", about):
+        results, read = (bench.default_out(given), suite.read(given).describe()) if of_suite else (given, None)
+        for file in figures.draw(results, arguments.to or results.with_suffix(""), read):
             print(file)
 
 
@@ -276,8 +276,8 @@ def _data_show(arguments: argparse.Namespace) -> None:
 
 def _theory(arguments: argparse.Namespace) -> None:
     from fedtuner.data.show import telling
-    from fedtuner.experiments import theory_report
-    from fedtuner.experiments.theory import Setting
+    from fedtuner.theory import report as theory_report
+    from fedtuner.theory.theorem import Setting
 
     what = Setting(m=arguments.m, k=arguments.k), arguments.tau, arguments.seeds
     told = theory_report.kept(arguments.out, *what) if arguments.out else None

@@ -1,8 +1,8 @@
 """Run a suite: every study and seed that has no result yet, with shared arms, from wherever it was stopped.
 
 Studies of one family (family.py) run side by side. Families run one after the other: data set by data set, seed by
-seed, so that what is there at any time can be compared in pairs. A result is written as soon as its study ends; the
-states of a family's arms are deleted as soon as no study of the suite is left to want them.
+seed, so that what is there at any time can be compared in pairs. A result is written as soon as its study ends. States
+of arms are in a folder beside the file of results; those of a family are deleted when all of its studies have results.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from fedtuner.federation import Simulation
 from fedtuner.progress import duration, stoppable
 from fedtuner.report import strict
 
-SCRATCH = "scratch"
 EVERY = 5.0  # seconds between two lines of progress
 
 
@@ -50,7 +49,7 @@ def run(
     """Run what has no result yet and return what was done; ``progress`` is where the time left is told."""
     todo = groups(suite, out, only)
     report = Report()
-    results.write_suite(out, suite)
+    results.update(out, suite)
     if todo:
         results.commit()  # of the code that runs: it may be another by the time that a study ends
     board = _Board(todo, workers or cores(), progress)
@@ -62,7 +61,7 @@ def run(
                     held = None
                     held = (group.problem, spec.load_problem(group.problem))
                     board.time(group, held[1])
-                _run_group(group, held[1], out, workers, board, report, stop)
+                _run_group(group, held[1], suite, out, workers, board, report, stop)
             except FedtunerError as error:
                 report.failed.append((f"{group.entries[0].name} seed{group.entries[0].seed}", error))
                 board.drop(group)
@@ -72,15 +71,15 @@ def run(
                     f"stopped with {left} studies to go. Everything is kept in {out}: run the same command again to "
                     "continue"
                 ) from error
-    results.write_suite(out, suite)
-    if (out / SCRATCH).is_dir() and not any((out / SCRATCH).iterdir()):
-        (out / SCRATCH).rmdir()
+    if scratch(out).is_dir() and not any(scratch(out).iterdir()):
+        scratch(out).rmdir()
     return report
 
 
 def _run_group(
     group: Group,
     problem: Simulation,
+    suite: Suite,
     out: Path,
     workers: int | None,
     board: _Board,
@@ -89,11 +88,11 @@ def _run_group(
 ) -> None:
     if stop():
         raise Interrupted
-    folder = out / SCRATCH / group.name
+    folder = scratch(out) / group.name
     family = Family(group.entries, group.asked, problem, folder, workers)
     board.begin(group)
     for outcome in family.run(lambda status: board.show(family.computed), stop):
-        results.write(results.file_of(out, outcome.entry), results.describe(outcome))
+        results.update(out, suite, results.describe(outcome))
         report.done += 1
         report.asked += outcome.study.rounds_used
         board.finished()
@@ -164,8 +163,13 @@ class _Board:
 
 
 def default_out(path: Path) -> Path:
-    """Return where a suite's results are kept unless it is said otherwise: ``results/NAME`` beside its file."""
-    return path.parent / "results" / path.stem
+    """Return where a suite's results are kept unless it is said otherwise: ``results/NAME.jsonl`` beside its file."""
+    return path.parent / "results" / (path.stem + results.SUFFIX)
+
+
+def scratch(out: Path) -> Path:
+    """Return the folder with the states of arms that some study still needs: ``NAME.scratch`` beside the results."""
+    return out.with_suffix(".scratch")
 
 
 def print_report(done: Report, out: Path, as_json: bool = False) -> int:
@@ -173,10 +177,10 @@ def print_report(done: Report, out: Path, as_json: bool = False) -> int:
     failed = {name: str(error) for name, error in done.failed}
     if as_json:
         run = {"done": done.done, "asked": done.asked, "computed": done.computed, "failed": failed}
-        made = as_plain(compare([out])) if results.read(out) else {}
+        made = as_plain(compare([out])) if results.read(out).studies else {}
         print(json.dumps(strict({"run": run, **made}), indent=2))
     else:
-        if results.read(out):
+        if results.read(out).studies:
             show(compare([out]))
         if done.done:
             print(f"\n{done.done} studies of {done.asked} rounds took {done.computed} rounds: equal arms are shared.")

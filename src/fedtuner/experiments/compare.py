@@ -1,7 +1,7 @@
 """Compare studies over seeds: means with intervals, paired differences with tests, the published numbers beside them.
 
-Runs are results of suites (``fedtuner bench``) and folders of studies (``fedtuner run``). Runs that differ in nothing
-but their seed are one study.
+A run is a line of a suite's results (``fedtuner bench``) or the folder of a study (``fedtuner run``). Runs that differ
+in nothing but their seed are one study.
 """
 
 from __future__ import annotations
@@ -62,55 +62,60 @@ class Pair:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that is said about some studies."""
+    """Studies, their paired differences, and notes on how to read them."""
 
     metric: str
     studies: tuple[Study, ...]
     pairs: tuple[Pair, ...]
     columns: str = ""
     title: str = ""
-    rates: bool = True  # whether errors are shares of 1, shown in percent
+    rates: bool = True  # whether errors are at most 1; they are then shown in percent
     notes: tuple[str, ...] = field(default=())
 
 
 def compare(
     paths: Iterable[Path], metric: str = "target", along: str | None = None, columns: str | None = None
 ) -> Comparison:
-    """Return the comparison of runs; ``along`` is the axis whose values are paired with its first."""
+    """Return the comparison of runs, from files of results and folders of studies.
+
+    Every value of the axis ``along`` is compared with the first, in pairs of the same seed. The table has the values of
+    the axis ``columns`` as columns. By default both axes are those that the suite names.
+    """
     if metric not in METRICS:
         raise SpecError(f"metric = {metric!r}, but must be one of {METRICS}{suggest(metric, METRICS)}")
-    runs, abouts = [], []
+    of_suites: list[results.Result] = []
+    of_stores: list[dict[str, Any]] = []
+    suites: list[Mapping[str, Any]] = []
     for path in paths:
-        if not path.exists():
+        if (path / "spec.json").exists():
+            of_stores.append(_of_store(path))
+            continue
+        kept = results.read(path) if path.exists() or path.suffix == results.SUFFIX else results.Results({})
+        if not kept.studies:
             raise SpecError(f"no runs in {path}: give results of 'fedtuner bench' or folders of 'fedtuner run'")
-        runs += [(_of_store(path), True)] if (path / "spec.json").exists() else [(r, False) for r in results.read(path)]
-        abouts.append(results.about(path))
-    if not runs:
-        raise SpecError(
-            "there are no finished studies in what was given: 'fedtuner bench' and 'fedtuner run' make them"
-        )
-    stores = _told_apart([run for run, stored in runs if stored])
-    paper = {name: tuple(numbers) for about in abouts for name, numbers in about.get("paper", {}).items()}
-    studies = _studies([*(run for run, stored in runs if not stored), *stores], metric, paper)
-    about = next((about for about in abouts if about), {})
+        of_suites += kept.studies
+        suites.append(kept.suite)
+    paper = {name: tuple(numbers) for suite in suites for name, numbers in suite.get("paper", {}).items()}
+    studies = _studies([*of_suites, *_with_settings(of_stores)], metric, paper)
+    suite = next((suite for suite in suites if suite), {})
     axes = list(dict.fromkeys(axis for study in studies for axis in study.labels))
-    along = along or about.get("along") or axes[-1]
-    columns = about.get("columns", "") if columns is None else columns
+    along = along or suite.get("along") or axes[-1]
+    columns = suite.get("columns", "") if columns is None else columns
     for option, axis in (("--along", along), ("--columns", columns)):
         if axis and axis not in axes:
             raise SpecError(f"{option} {axis!r}, but the axes are {axes}{suggest(axis, axes)}")
     pairs = tuple(_pairs(studies, along))
     rates = all(e <= 1 for study in studies for e in study.errors.values() if math.isfinite(e))
     return Comparison(
-        metric, tuple(studies), pairs, columns, about.get("title", ""), rates, tuple(_notes(studies, pairs))
+        metric, tuple(studies), pairs, columns, suite.get("title", ""), rates, tuple(_notes(studies, pairs))
     )
 
 
 def _of_store(path: Path) -> dict[str, Any]:
-    """Return a study's folder as a result."""
-    told = summary_of(path)
-    described, result = told["spec"], told["result"]
-    errors = told["evaluations"].get("tuned", {}).get("test mode error")
+    """Return the result of a study that has a folder of its own."""
+    stored = summary_of(path)
+    described, result = stored["spec"], stored["result"]
+    errors = stored["evaluations"].get("tuned", {}).get("test mode error")
     if result is None or errors is None:
         raise StoreError(f"{path} is not finished or was not tested: 'fedtuner run' continues it")
     settings = {key: value for key, value in described.items() if key not in ("seed", "layout", "format")}
@@ -123,14 +128,14 @@ def _of_store(path: Path) -> dict[str, Any]:
     }
     return {
         "labels": labels, "seed": described["seed"], "settings": settings, "problem": described["problem"],
-        "target": described["target"], "test": errors, "rounds": result["rounds_used"], "arms": len(told["arms"]),
-        "trainings": told["local_work"], "diverged": result["diverged"],
-        **{fault: sum(arm[fault] for arm in told["arms"]) for fault in ("broken", "dropped")},
+        "target": described["target"], "test": errors, "rounds": result["rounds_used"], "arms": len(stored["arms"]),
+        "trainings": stored["local_work"], "diverged": result["diverged"],
+        **{fault: sum(arm[fault] for arm in stored["arms"]) for fault in ("broken", "dropped")},
     }  # fmt: skip
 
 
-def _told_apart(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return stores' runs with an axis of settings where those of one name differ in them."""
+def _with_settings(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return runs of stores; if runs with equal labels differ in settings, these become one more axis of all runs."""
     by_name: dict[str, set[str]] = {}
     for run in runs:
         by_name.setdefault(json.dumps(run["labels"]), set()).add(json.dumps(run["settings"], sort_keys=True))
@@ -187,7 +192,7 @@ def _studies(runs: Iterable[Mapping[str, Any]], metric: str, paper: Mapping[str,
 
 
 def _pairs(studies: Sequence[Study], along: str) -> Iterable[Pair]:
-    """Yield each study with the one that has the first value of the axis and is otherwise the same."""
+    """Yield each study paired with the study that has the axis' first value and otherwise the same labels."""
     firsts: dict[str, Study] = {}
     for study in studies:
         others = json.dumps({axis: label for axis, label in study.labels.items() if axis != along})

@@ -1,19 +1,19 @@
-"""Pictures of a suite's results: each as PNG, as SVG and as the CSV that it shows.
+"""Figures of a suite's results: each as PNG, as SVG, and its numbers as CSV.
 
-A suite's ``[[figures]]`` say what to draw:
+The suite's ``[[figures]]`` say what to draw:
 
     kind     online: test error of the incumbent against rounds used;  sweep: final test error against an axis;
              theta: entropy of theta and probability of its mode over the winner's rounds;
              ranges: the test errors of all arms that reached the end, seed by seed (needs every_arm)
-    x        sweep, ranges: the axis along the picture
-    line     the axis whose values are lines (online and theta: by default the suite's ``along``)
-    panel    the axis whose values have a picture each, side by side
+    x        sweep, ranges: the suite's axis on the horizontal axis
+    line     the suite's axis with a line for each value (online and theta: by default the suite's ``along``)
+    panel    the suite's axis with a panel for each value, side by side
     only     such as { target = "global" }: only the studies with these values
-    name     of the files; by default the kind
-    log      "x" or "y": the scale that is logarithmic; where x has a 0, linear from there to the next value
+    name     name of the files; by default the kind
+    log      "x" or "y": the scale that is logarithmic; if x has a 0, it is linear from 0 to the next value
 
-Means over seeds have their 90 % interval around them, cut off where no error, probability or entropy can be. One seed
-has no interval: there is none in the picture then, and the line says n = 1.
+Means over seeds are shown with their 90 % interval, clipped to the values that an error, a probability or an entropy
+can have. One seed has no interval; the legend then says n = 1.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedtuner.errors import SpecError, StoreError, suggest
 from fedtuner.experiments import results
+from fedtuner.experiments.results import Result
 from fedtuner.experiments.statistics import summary
 from fedtuner.store import replace_file
 
@@ -39,12 +40,10 @@ KINDS = ("online", "sweep", "theta", "ranges")
 _KNOWN = ("kind", "x", "line", "panel", "only", "name", "log")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito's
 
-Result = Mapping[str, Any]
-
 
 @dataclass(frozen=True)
 class Point:
-    """A mean over seeds at one place of a line; or, in ``ranges``, one arm (``seed`` says whose)."""
+    """A mean over seeds at one x of a line; in ``ranges``, the error of one arm of the study with this seed."""
 
     panel: str
     line: str
@@ -57,37 +56,37 @@ class Point:
 
 @dataclass(frozen=True)
 class Figure:
-    """What a picture shows."""
+    """The numbers and the words of a figure."""
 
     name: str
     kind: str
-    x: str  # what stands along the picture
+    x: str  # label of the horizontal axis
     y: str
     points: tuple[Point, ...]
     log: str = ""
 
     @property
     def panels(self) -> list[str]:
-        """The names of its pictures side by side."""
+        """The names of its panels."""
         return list(dict.fromkeys(point.panel for point in self.points))
 
 
-def draw(path: Path, to: Path, about: Mapping[str, Any] | None = None) -> list[Path]:
-    """Draw the figures of a folder of results and return their files; ``about`` is the suite, if it is newer."""
-    found = results.read(path) if path.exists() else []
-    about = about or results.about(path)
-    if not found:
+def draw(path: Path, to: Path, suite: Mapping[str, Any] | None = None) -> list[Path]:
+    """Draw the figures of a file of results and return their files; ``suite`` replaces what the file says of it."""
+    kept = results.read(path)
+    suite = suite or kept.suite
+    if not kept.studies:
         raise SpecError(f"no results in {path}: 'fedtuner bench' makes them")
-    if not about.get("figures"):
+    if not suite.get("figures"):
         raise SpecError(f"the suite of {path} names no [[figures]]: add one, such as kind = 'online'")
     try:
         import matplotlib as _  # noqa: F401
     except ImportError as error:
         raise SpecError("figures need matplotlib: pip install 'fedtuner[plot]'") from error
     files = []
-    for wanted in about["figures"]:
-        made = figure(found, wanted, about.get("along", ""))
-        pictures = paint(made, about.get("title", ""))
+    for wanted in suite["figures"]:
+        made = figure(kept.studies, wanted, suite.get("along", ""))
+        pictures = paint(made, suite.get("title", ""))
         for suffix, data in {"csv": table(made).encode(), **pictures}.items():
             file = to / f"{made.name}.{suffix}"
             try:
@@ -100,7 +99,7 @@ def draw(path: Path, to: Path, about: Mapping[str, Any] | None = None) -> list[P
 
 
 def figure(found: Sequence[Result], wanted: Mapping[str, Any], along: str = "") -> Figure:
-    """Return what a ``[[figures]]`` table stands for, of some results."""
+    """Return the figure of some results that a ``[[figures]]`` table asks for."""
     for key in wanted:
         if key not in _KNOWN:
             raise SpecError(f"no setting figures.{key}{suggest(key, _KNOWN)}")
@@ -142,7 +141,7 @@ def figure(found: Sequence[Result], wanted: Mapping[str, Any], along: str = "") 
 
 
 def _online(some: Sequence[Result]) -> Iterable[tuple[Any, ...]]:
-    """Yield the incumbent's error after each number of rounds at which it changed on some seed."""
+    """Yield the mean error of the incumbents after each number of rounds at which some seed's incumbent changed."""
     curves = [kept["online"]["curve"] for kept in some if "online" in kept]
     if not curves:
         return
@@ -156,7 +155,7 @@ def _online(some: Sequence[Result]) -> Iterable[tuple[Any, ...]]:
 
 
 def _theta(some: Sequence[Result]) -> Iterable[tuple[Any, ...]]:
-    """Yield theta's entropy and its mode's probability by round, over the seeds whose winner got that far."""
+    """Yield theta's mean entropy, then its mode's mean probability, at the rounds that every seed's winner has."""
     for column, name in ((1, "entropy of theta (nats)"), (2, "probability of the mode")):
         by_round: dict[int, list[float]] = {}
         for kept in some:
@@ -196,7 +195,7 @@ def _place(label: str) -> float | str:
 
 
 def table(made: Figure) -> str:
-    """Return what a figure shows as CSV."""
+    """Return the numbers of a figure as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     seeds = any(point.seed is not None for point in made.points)
@@ -243,14 +242,14 @@ def _paint_lines(ax: Axes, made: Figure, points: Sequence[Point]) -> None:
         colour, fewest = COLOURS[n % len(COLOURS)], min(p.n for p in mine)
         label = ", ".join(filter(None, (line, "n = 1" * (fewest == 1)))) or None
         if made.kind == "sweep":
-            if words:  # side by side, and not joined: there is nothing between two names
+            if words:  # names have no values between them, so no line joins them
                 x = [at + 0.1 * (n - (len(lines) - 1) / 2) for at in x]
                 ax.set_xticks(range(len(names)), [str(name) for name in names], rotation=30, ha="right")
             bars = [[a - b for a, b in zip(y, low, strict=True)], [b - a for a, b in zip(y, high, strict=True)]]
             style = "none" if words else "-"
             ax.errorbar(x, y, bars, color=colour, label=label, marker="o", ms=4, capsize=3, lw=1, ls=style)
         else:
-            online = made.kind == "online"  # the incumbent stays what it is until it changes
+            online = made.kind == "online"  # a step function: the incumbent stays the same until the next point
             ax.fill_between(x, low, high, step="post" if online else None, color=colour, alpha=0.18, lw=0)
             ax.plot(x, y, color=colour, label=label, lw=1.4, drawstyle="steps-post" if online else "default")
     if made.log == "x" and not words:
@@ -267,14 +266,14 @@ def _paint_lines(ax: Axes, made: Figure, points: Sequence[Point]) -> None:
 
 
 def band(points: Sequence[Point]) -> tuple[list[float], list[float]]:
-    """Return the ends of the points' intervals: NaN where there is none, cut off at 0 and, of shares of 1, at 1."""
+    """Return the ends of the points' intervals, clipped at 0 and, if no mean is above 1, at 1; NaN without interval."""
     low, high = [p.mean - p.half for p in points], [p.mean + p.half for p in points]
     top = 1.0 if all(p.mean <= 1 for p in points) and not any("entropy" in p.panel for p in points) else math.inf
     return [v if math.isnan(v) else max(v, 0.0) for v in low], [v if math.isnan(v) else min(v, top) for v in high]
 
 
 def _paint_ranges(ax: Axes, made: Figure, points: Sequence[Point]) -> None:
-    """Draw each seed's arms as a column of dots on a line from the best to the worst of them."""
+    """Draw the errors of each seed's arms as dots on a vertical line from the lowest to the highest."""
     names = list(dict.fromkeys(point.x for point in points))
     seeds = sorted({point.seed or 0 for point in points})
     for n, name in enumerate(names):

@@ -86,9 +86,8 @@ def groups(suite: Suite, out: Path, only: str | None = None) -> list[Group]:
     if not asked:
         raise SpecError(f"--only {only!r} matches no study of the suite; names are such as {suite.entries[0].name!r}")
     families: dict[str, list[Entry]] = {}
-    for entry in suite.entries:
-        if not results.finished(out, entry):
-            families.setdefault(entry.family, []).append(entry)
+    for entry in results.unfinished(out, suite):
+        families.setdefault(entry.family, []).append(entry)
     made = [Group(tuple(kept), tuple(e for e in kept if e in asked)) for kept in families.values()]
     problems = list(dict.fromkeys(entry.spec.problem for entry in suite.entries))
     todo = [group for group in made if group.asked]

@@ -1,19 +1,19 @@
-"""The results of a suite: one small JSON file per study and seed, and one table over all of them.
+"""The results of a suite: one file of JSON lines, made to be read, compared and committed.
 
-suite.json      the suite's axes and the published numbers
-studies/*.json  a finished study each; made to be committed: no paths, with versions and machine
-results.csv     a line per study and seed
+The first line is ``{"suite": ...}``: title, axes, published numbers and figures. Each further line is one study with
+one seed: its settings, test errors, cost and winner, and the versions and the machine that computed it. A line holds
+no paths. Lines are in the order of the suite's axes, then of seeds, so two versions of a file can be compared line by
+line.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -25,14 +25,25 @@ from fedtuner.errors import SpecError, StoreError
 from fedtuner.executors import cores
 from fedtuner.experiments.family import Outcome, Point
 from fedtuner.experiments.suite import Entry, Suite
-from fedtuner.store import differences, plain, read_json, replace_file
+from fedtuner.store import differences, plain, replace_file
 
 FORMAT = 1
 SIDES = ("global", "personalized")
+SUFFIX = ".jsonl"
+
+Result = Mapping[str, Any]  # one study with one seed
+
+
+@dataclass(frozen=True)
+class Results:
+    """The content of a file of results."""
+
+    suite: Mapping[str, Any]  # what `Suite.describe` returned; empty if the file does not say
+    studies: tuple[Result, ...] = ()
 
 
 def describe(outcome: Outcome) -> dict[str, Any]:
-    """Return all that is kept of a finished study."""
+    """Return the result of a finished study."""
     entry, study = outcome.entry, outcome.study
     best, rounds = study.best, study.history
     target = entry.spec.target
@@ -70,17 +81,17 @@ def describe(outcome: Outcome) -> dict[str, Any]:
 
 
 def _row(point: Point) -> list[float]:
-    """Return rounds used, arm, its rounds, its score, and its errors on the test data."""
+    """Return the rounds that the study has used, the arm, the arm's rounds and score, and its test errors."""
     return [point.used, point.arm, point.round, point.score, *(point.test[side] for side in SIDES)]
 
 
 def _theta(records: Sequence[Record], every: int) -> list[list[float]]:
-    """Return round, theta's entropy and the probability of its mode, now and then."""
+    """Return round, theta's entropy and its mode's probability: of the first round, every n-th, and the last."""
     return [[r.round, r.entropy, r.confidence] for r in records if r.round % every == 0 or r.round in (1, len(records))]
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that results depend on; of this package in a checkout, its commit as well."""
+    """Return the versions that results depend on and, if this package is in a checkout, its commit."""
     found = {"fedtuner": __version__, **({"commit": commit()} if commit() else {}), "python": platform.python_version()}
     for name in ("numpy", "torch", "optuna"):
         try:
@@ -92,7 +103,7 @@ def versions() -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def commit() -> str:
-    """Return what ``git describe`` calls this package's checkout, "+" for changes of the package; else nothing."""
+    """Return the commit of the checkout that has this package, with "+" if the package was changed; else nothing."""
     here = Path(__file__).resolve().parent.parent
 
     def git(*arguments: str) -> str:
@@ -101,14 +112,14 @@ def commit() -> str:
         return done.stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", "__init__.py")  # installed into some other project's folder, it is not ours
+        git("ls-files", "--error-unmatch", "__init__.py")  # fails if installed inside another checkout
         return git("describe", "--always", "--abbrev=12") + ("+" if git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.SubprocessError):
         return ""
 
 
 def machine() -> dict[str, Any]:
-    """Return what the work was done on."""
+    """Return the operating system, the processor and the number of cores."""
     model = platform.processor()
     try:
         with Path("/proc/cpuinfo").open() as file:
@@ -118,37 +129,49 @@ def machine() -> dict[str, Any]:
     return {"system": platform.system(), "cpu": model or platform.machine(), "cores": cores()}
 
 
-def file_of(out: Path, entry: Entry) -> Path:
-    """Return where a study's result is kept."""
-    return out / "studies" / entry.file
-
-
-def finished(out: Path, entry: Entry) -> bool:
-    """Whether a study's result is there; a result of other settings under its name is an error."""
-    file = file_of(out, entry)
-    if not file.exists():
-        return False
-    kept = read_json(file)
-    now = json.loads(json.dumps(plain(dict(entry.table))))
-    changed = list(differences(kept.get("study"), now))
-    if kept.get("online", {}).get("every", 0) != entry.online:
-        changed.append("online")
-    if entry.every_arm and "tested" not in kept:
-        changed.append("every_arm")
-    if changed:
+def read(path: Path) -> Results:
+    """Return the content of a file of results; a file that does not exist yet has none."""
+    folder = path.with_suffix("") if path.suffix == SUFFIX else path
+    if not path.is_file() and (folder / "suite.json").is_file():
         raise SpecError(
-            f"{file} is the result of other settings ({'; '.join(changed[:3])}): delete it, or use another --out"
+            f"{folder} has results in the old form, a file per study, which is no longer read: "
+            f"delete it, and 'fedtuner bench' computes them again as {folder}{SUFFIX}"
         )
-    return True
+    if path.suffix != SUFFIX or path.is_dir():
+        raise SpecError(f"{path} is no file of results: 'fedtuner bench' keeps them in one that ends in {SUFFIX}")
+    if not path.exists():
+        return Results({})
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, ValueError) as error:
+        raise StoreError(f"cannot read {path}: {error}") from error
+    suite: Mapping[str, Any] = {}
+    studies = []
+    for n, line in enumerate(lines, 1):
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise StoreError(f"cannot read {path}, line {n}: {error}") from error
+        if n == 1 and isinstance(value, dict) and "suite" in value:
+            suite = value["suite"]
+        elif isinstance(value, dict) and {"labels", "seed", "test"} <= set(value):
+            studies.append(value)
+        else:
+            raise StoreError(f"{path}, line {n}, is not the result of a study")
+    return Results(suite, tuple(studies))
 
 
-def write(path: Path, result: Mapping[str, Any]) -> None:
-    """Replace a result's file: a line for each of its entries."""
-    lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(plain(value))}" for key, value in result.items())
-    _put(path, f"{{\n{lines}\n}}\n")
+def write(path: Path, results: Results) -> None:
+    """Replace a file of results, with its lines in order; a file that would stay the same is not touched."""
+    order = {axis: {label: n for n, label in enumerate(labels)} for axis, labels in results.suite["axes"].items()}
 
+    def place(study: Result) -> tuple[Any, ...]:
+        labels = study["labels"]
+        along = [places.get(labels.get(axis), math.inf) for axis, places in order.items()]
+        return *along, json.dumps(labels), study["seed"]  # labels that the suite no longer has: by their text
 
-def _put(path: Path, text: str) -> None:
+    lines = [{"suite": results.suite}, *sorted(results.studies, key=place)]
+    text = "".join(json.dumps(plain(line)) + "\n" for line in lines)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.read_text() != text:
@@ -157,63 +180,35 @@ def _put(path: Path, text: str) -> None:
         raise StoreError(f"cannot write {path}: {error.strerror}") from error
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """Return the results of a suite's folder, of its ``studies`` folder, or of one file, in the suite's order."""
-    if path.is_dir():
-        folder = path / "studies" if (path / "studies").is_dir() else path
-        files = sorted(folder.glob("*.json"))
-    else:
-        files = [path]
-    found = [kept for kept in map(read_json, files) if isinstance(kept, dict) and "labels" in kept and "test" in kept]
-    suite = about(path)
-    order = {axis: {label: n for n, label in enumerate(labels)} for axis, labels in suite.get("axes", {}).items()}
-
-    def place(kept: Mapping[str, Any]) -> tuple[Any, ...]:
-        labels = kept["labels"].items()
-        return (*(order.get(axis, {}).get(label, math.inf) for axis, label in labels), kept["seed"])
-
-    return sorted(found, key=place) if order else found
+def update(path: Path, suite: Suite, *new: Result) -> None:
+    """Add new results to a suite's file, and bring its first line up to date."""
+    write(path, Results(suite.describe(), (*read(path).studies, *new)))
 
 
-def about(path: Path) -> dict[str, Any]:
-    """Return what ``suite.json`` says, or nothing where there is none."""
-    for file in (path / "suite.json", path.parent / "suite.json", path.parent.parent / "suite.json"):
-        if file.is_file():
-            return dict(read_json(file))
-    return {}
+def unfinished(path: Path, suite: Suite) -> list[Entry]:
+    """Return the studies of a suite that have no result; a result with other settings is an error."""
+    studies = {_key(study["labels"], study["seed"]): study for study in read(path).studies}
+    return [
+        entry for entry in suite.entries if not _is_result(studies.get(_key(entry.labels, entry.seed)), entry, path)
+    ]
 
 
-def write_suite(out: Path, suite: Suite) -> None:
-    """Write what a reader of the results needs to know of the suite, and the table of all results so far."""
-    _put(out / "suite.json", json.dumps(plain(suite.describe()), indent=2) + "\n")
-    found = read(out)
-    if found:
-        _put(out / "results.csv", tidy(found))
+def _key(labels: Mapping[str, str], seed: int) -> tuple[frozenset[tuple[str, str]], int]:
+    return frozenset(labels.items()), seed
 
 
-def tidy(found: Iterable[Mapping[str, Any]]) -> str:
-    """Return results as CSV: a line per study and seed, errors as shares of 1."""
-    rows = []
-    for kept in found:
-        rows.append(
-            {
-                **kept["labels"],
-                "seed": kept["seed"],
-                "problem": kept["problem"]["name"],
-                "target": kept["target"],
-                "error": kept["test"][kept["target"]],
-                **{f"test_{side}": kept["test"][side] for side in SIDES},
-                "budget": kept["budget"],
-                "rounds": kept["rounds"],
-                "trainings": kept["trainings"],
-                "arms": kept["arms"],
-                "diverged_arms": len(kept["diverged"]),
-                "broken_updates": kept["broken"],
-                "dropped_reports": kept["dropped"],
-            }
+def _is_result(study: Result | None, entry: Entry, path: Path) -> bool:
+    if study is None:
+        return False
+    now = json.loads(json.dumps(plain(dict(entry.table))))
+    changed = list(differences(study.get("study"), now))
+    if study.get("online", {}).get("every", 0) != entry.online:
+        changed.append("online")
+    if entry.every_arm and "tested" not in study:
+        changed.append("every_arm")
+    if changed:
+        raise SpecError(
+            f"{path} has {entry.name!r}, seed {entry.seed}, with other settings ({'; '.join(changed[:3])}): "
+            "delete its line, or use another --out"
         )
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return True

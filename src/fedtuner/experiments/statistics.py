@@ -1,12 +1,12 @@
-"""What a few seeds can tell: mean, spread, an interval, and whether a paired difference is more than chance.
+"""Statistics over a few seeds: mean, standard deviation, confidence interval, and tests of paired differences.
 
-The interval is the appendix's: Student's t, 90 %. Two tests of paired differences: Student's t, which takes them for
-normal, and Wilcoxon's signed ranks (Biometrics Bulletin 1945), which does not; here always exact, ties and all: of
-all ways to give the differences signs, how many have rank sums as far from the middle. Nothing but the standard
-library is needed.
+The interval is that of the paper's appendix: Student's t, 90 %. There are two tests of paired differences: Student's t,
+which assumes that they are normal, and Wilcoxon's signed ranks (Biometrics Bulletin 1945), which does not. The p-value
+of the signed ranks is exact, also where differences tie: it is the share of all assignments of signs to the differences
+whose sum of positive ranks is at least as far from its mean. Nothing but the standard library is needed.
 
-Errors are often multiples of one over the number of test examples, so differences tie, and pairs are equal, up to the
-rounding of floats: differences are taken to twelve decimals.
+Errors are often multiples of one over the number of test examples. So differences tie, and pairs are equal, up to the
+rounding of floats: differences are rounded to twelve decimals before they are ranked.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ _DECIMALS = 12
 
 @dataclass(frozen=True)
 class Summary:
-    """Several values of one thing."""
+    """The mean of some values, with its interval."""
 
     n: int
     mean: float
-    std: float  # the sample's standard deviation; NaN for fewer than two values
-    half: float  # half the width of the mean's interval; NaN for fewer than two values
+    std: float  # the sample standard deviation; NaN for fewer than two values
+    half: float  # half the width of the interval of the mean; NaN for fewer than two values
 
 
 @dataclass(frozen=True)
 class Paired:
-    """Differences of pairs, second minus first, with the two-sided p-values of both tests."""
+    """The mean of paired differences, second minus first, with the two-sided p-values of both tests."""
 
     n: int
     mean: float
     half: float
     t: float  # p of the paired t-test; NaN for fewer than two pairs
-    wilcoxon: float  # p of the signed ranks; NaN where all pairs are equal
-    better: int  # pairs whose second is lower
-    unequal: int  # pairs that differ: those that signed ranks go by
+    wilcoxon: float  # p of the signed ranks; NaN if all pairs are equal
+    better: int  # pairs whose second value is lower
+    unequal: int  # pairs whose values differ: the others do not count in signed ranks
 
     @property
     def least(self) -> float:
-        """The smallest p that signed ranks can give for as many pairs that differ."""
+        """The smallest p that signed ranks can give for this number of pairs that differ."""
         return min(1.0, 2.0 ** (1 - self.unequal))
 
 
@@ -67,7 +67,7 @@ def summary(values: Sequence[float], level: float = LEVEL) -> Summary:
 
 
 def paired(first: Sequence[float], second: Sequence[float], level: float = LEVEL) -> Paired:
-    """Return what the differences ``second - first`` of pairs say."""
+    """Return the mean of the differences ``second - first``, and both tests of whether it is 0."""
     differences = [round(b - a, _DECIMALS) for a, b in zip(first, second, strict=True)]
     whole = summary(differences, level)
     t = math.nan
@@ -79,7 +79,7 @@ def paired(first: Sequence[float], second: Sequence[float], level: float = LEVEL
 
 
 def signed_ranks(differences: Sequence[float]) -> float:
-    """Return the two-sided p-value of Wilcoxon's test; differences of 0 say nothing and are left out.
+    """Return the two-sided p-value of Wilcoxon's test; differences of 0 are left out.
 
     >>> signed_ranks([1, 2, 3, 4, 5])
     0.0625
@@ -88,7 +88,7 @@ def signed_ranks(differences: Sequence[float]) -> float:
     if not known or not all(map(math.isfinite, known)):
         return math.nan
     ranks = _doubled_ranks([abs(d) for d in known])
-    ways = [1] + [0] * sum(ranks)  # ways[s]: the choices of signs whose positive (doubled) ranks sum to s
+    ways = [1] + [0] * sum(ranks)  # ways[s]: number of assignments of signs whose positive (doubled) ranks sum to s
     for rank in ranks:
         for s in range(len(ways) - 1, rank - 1, -1):
             ways[s] += ways[s - rank]
@@ -98,7 +98,7 @@ def signed_ranks(differences: Sequence[float]) -> float:
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for their number (Holm, Scandinavian Journal of Statistics 1979); NaN counts as none.
+    """Return p-values adjusted for their number (Holm, Scandinavian Journal of Statistics 1979); NaN is not counted.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
@@ -112,7 +112,7 @@ def holm(values: Sequence[float]) -> list[float]:
 
 
 def _doubled_ranks(ordered: Sequence[float]) -> list[int]:
-    """Return twice the rank of each value, equal ones sharing theirs: whole numbers."""
+    """Return twice the rank of each value; equal values share their mean rank, which doubled is a whole number."""
     ranks: list[int] = []
     while len(ranks) < len(ordered):
         start = len(ranks)
@@ -141,7 +141,7 @@ def quantile(p: float, freedom: int) -> float:
 
 
 def student(t: float, freedom: int) -> float:
-    """Return the probability that Student's t is at most ``t``: the finite sums of Abramowitz and Stegun, 26.7.3-4."""
+    """Return the probability that Student's t is at most ``t``, by the sums of Abramowitz and Stegun, 26.7.3-4."""
     if t < 0:
         return 1 - student(-t, freedom)
     angle = math.atan2(t, math.sqrt(freedom))

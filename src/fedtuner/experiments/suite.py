@@ -60,13 +60,6 @@ class Entry:
         """The names of its axes' values, without the seed."""
         return _BETWEEN.join(self.labels.values())
 
-    @property
-    def file(self) -> str:
-        """The name of its result's file."""
-        words = (label.lower().replace("+ ", "+") for label in self.labels.values())
-        slugs = (re.sub(r"[^a-z0-9.+]+", "-", word).strip("-.") for word in words)
-        return f"{'_'.join(slugs)}_seed{self.seed}.json"
-
     @cached_property
     def spec(self) -> Spec:
         """Its spec."""
@@ -149,10 +142,10 @@ def parse(name: str, table: Mapping[str, Any]) -> Suite:
         name, tuple(entries), str(table.get("title", "")), names, table.get("columns", ""),
         table.get("along", "") or list(axes)[-1], paper, tuple(figures),
     )  # fmt: skip
-    files = [entry.file for entry in made.entries]
-    if len(set(files)) < len(files):
-        twice = next(file for file in files if files.count(file) > 1)
-        raise SpecError(f"two studies of the suite would be kept as {twice}: their names must differ in letters")
+    names_and_seeds = [f"{entry.name}, seed {entry.seed}" for entry in made.entries]
+    if len(set(names_and_seeds)) < len(names_and_seeds):
+        twice = next(name for name in names_and_seeds if names_and_seeds.count(name) > 1)
+        raise SpecError(f"the suite has {twice}, twice: an axis has two values of one name, or seeds has one twice")
     return made
 
 

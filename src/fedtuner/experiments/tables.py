@@ -1,4 +1,4 @@
-"""A table of words for a terminal, for Markdown and for LaTeX; what is marked as best is bold."""
+"""A table of strings as plain text, as Markdown and as LaTeX; some of its cells may be bold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FORMATS = ("text", "markdown", "latex", "json")
 
 @dataclass(frozen=True)
 class Bold:
-    """A cell to stand out."""
+    """A bold cell."""
 
     words: str
 
@@ -27,7 +27,7 @@ def table(format: str, head: Sequence[str], rows: Sequence[Sequence[Cell]], colo
 
 
 def text(head: Sequence[str], rows: Sequence[Sequence[Cell]], colours: bool = False) -> str:
-    """Return a table in columns; bold is a star, or bold on a terminal that has it."""
+    """Return a table with aligned columns; bold cells have a star or, with ``colours``, a terminal's bold letters."""
     cells = [list(head), *([_plain(cell, colours) for cell in row] for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
     lines = []
@@ -71,7 +71,7 @@ def _tex(cell: Cell) -> str:
 
 
 def fill(page: str, tables: Mapping[str, str]) -> str:
-    """Return a page with what stands between ``<!-- NAME -->`` and ``<!-- /NAME -->`` made anew, for each table."""
+    """Return a page with the text between ``<!-- NAME -->`` and ``<!-- /NAME -->`` replaced by the table NAME."""
 
     def place(found: re.Match[str]) -> str:
         return f"{found[1]}\n{tables[found[2]]}\n\n{found[3]}" if found[2] in tables else found[0]

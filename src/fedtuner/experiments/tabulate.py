@@ -1,4 +1,4 @@
-"""A comparison told: as text, Markdown, LaTeX or JSON."""
+"""A comparison as text, Markdown, LaTeX or JSON."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def render(made: Comparison, format: str = "text", colours: bool = False) -> str
 
 
 def differences(made: Comparison, format: str = "text", colours: bool = False) -> list[str]:
-    """Return the paired differences alone: what they are, and their table; nothing where there are none."""
+    """Return the paired differences alone: a sentence and a table, or nothing if there are no pairs."""
     if not made.pairs:
         return []
     axis = made.pairs[0].axis
@@ -62,7 +62,7 @@ def differences(made: Comparison, format: str = "text", colours: bool = False) -
 
 
 def show(made: Comparison, format: str = "text") -> None:
-    """Print a comparison in a format, JSON included."""
+    """Print a comparison in one of the formats."""
     if format == "json":
         print(json.dumps(strict(as_json(made)), indent=2))
     else:
@@ -81,7 +81,7 @@ def _best(studies: Sequence[Study], columns: str) -> set[int]:
 
 
 def _long(made: Comparison) -> tuple[list[str], list[list[Cell]]]:
-    """Return a line per study."""
+    """Return the head and the rows of a table with a line per study."""
     axes = list(dict.fromkeys(axis for study in made.studies for axis in study.labels))
     with_paper = any(study.paper for study in made.studies)
     best = _best(made.studies, "")
@@ -98,7 +98,7 @@ def _long(made: Comparison) -> tuple[list[str], list[list[Cell]]]:
 
 
 def _wide(made: Comparison) -> tuple[list[str], list[list[Cell]]]:
-    """Return a table with an axis as its columns, each with the published numbers where there are any."""
+    """Return the head and the rows of a table with an axis as columns, with published numbers beside them."""
     others = [a for a in dict.fromkeys(axis for s in made.studies for axis in s.labels) if a != made.columns]
     best = _best(made.studies, made.columns)
     head, cells = list(others), dict[tuple[str, ...], dict[str, Cell]]()
@@ -122,7 +122,7 @@ def _wide(made: Comparison) -> tuple[list[str], list[list[Cell]]]:
 
 
 def _footers(made: Comparison) -> Iterable[str]:
-    """Yield what the studies have cost and what went wrong in them: a line for each column."""
+    """Yield the cost of the studies and their failures: a line for each column."""
     scopes: dict[str, list[Study]] = {}
     for study in made.studies:
         scopes.setdefault(study.labels.get(made.columns, ""), []).append(study)

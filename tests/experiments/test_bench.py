@@ -1,0 +1,454 @@
+"""A suite run to its end: equal to its studies run one by one, with less work, from wherever it was stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import toys
+from fedtuner import driver, spec, store
+from fedtuner.errors import SpecError, StoreError
+from fedtuner.experiments import bench, family, plan, results, suite
+from fedtuner.experiments.family import Family, stops
+from fedtuner.schedules import halving, hyperband, random_search
+
+# Other tests may have left threads of libraries in this process; the workers do not use them.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+SUITE = """
+title = "toys"
+online = 2
+[base]
+problem = "toys:problem"
+cohort = 3
+schedule = { budget = 30, longest = 10, eta = 2, eliminations = 2 }
+client = { lr = { low = 0.01, high = 1.0, log = true }, batch = [4, 8] }
+[axes.wrapper]
+RS = { schedule.kind = "random_search" }
+SHA = { schedule.kind = "halving" }
+[axes.target]
+global = { target = "global" }
+personalized = { target = "personalized" }
+[axes.tuning]
+plain = { fedex = false }
+"+ FedEx" = { fedex = { k = 3, eps = 0.3 } }
+"""
+STUDIES = 2 * 2 * 2
+BRACKETS = SUITE.replace("[axes.target]", 'HB = { schedule = { kind = "hyperband", budget = 80 } }\n[axes.target]')
+
+
+@pytest.fixture(autouse=True)
+def _unflushed(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(SUITE)
+    return tmp_path
+
+
+def read(text=SUITE):
+    return suite.parse("mine", suite.spec.tomllib.loads(text))
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "mine.jsonl"
+
+
+def result(out, entry):
+    """What the file of results has of a study."""
+    (found,) = [s for s in results.read(out).studies if (s["labels"], s["seed"]) == (entry.labels, entry.seed)]
+    return found
+
+
+# Sharing
+
+
+def test_a_study_of_a_suite_is_the_study_run_alone(out):
+    """Every study of the suite, each beside the others with its arms shared: equal to ``tune`` to the bit."""
+    made = read(BRACKETS)
+    report = bench.run(made, out, workers=1)
+    assert (report.done, report.failed) == (3 * 2 * 2, [])
+    assert not bench.scratch(out).exists()  # no study is left to want the states
+    asked = 0
+    for entry in made.entries:
+        kept = result(out, entry)
+        alone = entry.spec.study(None, 1)
+        driver.run(alone, False)
+        assert kept["test"] == alone.evaluate("test")
+        assert (kept["rounds"], kept["trainings"]) == (alone.rounds_used, 3 * alone.rounds_used)
+        winner = alone.result()
+        for key in ("arm", "rounds", "score", "server", "client"):
+            assert kept["winner"][key] == winner[key]
+        assert kept["winner"]["confidence"] == max(winner["theta"])
+        assert kept["online"]["curve"][-1][-2:] == list(kept["test"].values())
+        asked += alone.rounds_used
+    assert report.asked == asked
+    assert report.computed < 0.5 * asked  # two targets are one set of rounds, wrappers share their first arms
+
+
+def test_rounds_are_computed_once_for_all_who_ask(out):
+    """Random search for both targets: the same arms to the same rounds, read in two ways."""
+    text = SUITE.replace('SHA = { schedule.kind = "halving" }\n', "")
+    report = bench.run(read(text), out, workers=1)
+    assert (report.done, report.asked, report.computed) == (4, 4 * 30, 2 * 30)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
+def test_methods_that_remember_are_tested_as_they_were(out, method, monkeypatch):
+    """What clients remember belongs to the round that is tested, though the arm has gone on since."""
+    monkeypatch.setattr("fedtuner.memory.LIMIT", 0)  # in files of their own, which are swept away
+    text = SUITE.replace("[base]", f'[base]\nmethod = "{method}"')
+    text = text.replace("RS = { schedule.kind", "RS = { schedule.longest = 15, schedule.kind")  # goes on past SHA's end
+    text = text.replace("online = 2", "online = 0")
+    made = read(text)
+    bench.run(made, out, workers=1)
+    for entry in made.entries:
+        alone = entry.spec.study(None, 1)
+        driver.run(alone, False)
+        assert result(out, entry)["test"] == alone.evaluate("test")
+
+
+def test_the_results_do_not_tell_how_many_worked(tmp_path):
+    made = read(SUITE)
+    for workers in (1, 2):
+        bench.run(made, tmp_path / f"{workers}.jsonl", workers)
+    assert (tmp_path / "1.jsonl").read_bytes() == (tmp_path / "2.jsonl").read_bytes()
+
+
+def test_rounds_are_counted_in_the_order_of_the_algorithm(out):
+    """The curve of halving by hand: arm after arm within a rung, the best latest score of those in the race."""
+    text = SUITE.replace("online = 2", "online = 100")
+    entry = next(e for e in read(text).entries if e.name == "SHA / personalized / plain")
+    bench.run(read(text), out, workers=1)
+    curve = result(out, entry)["online"]["curve"]
+    study = entry.spec.study(None, 1)
+    driver.run(study, False)
+    latest, used, expected = {}, 0, []
+    for rung, (before, until) in enumerate([(0, 5), (5, 10)]):
+        alive = sorted(latest, key=lambda arm: (*latest[arm], arm))[:2] if rung else range(4)
+        latest = {arm: latest[arm] for arm in alive if arm in latest}
+        for arm in sorted(alive):
+            used += until - before
+            latest[arm] = study.score(arm, until)
+            best = min(latest, key=lambda a: (*latest[a], a))
+            row = [best, until if best <= arm else before]  # arms go in the order of their numbers
+            if not expected or expected[-1][1:3] != row:
+                expected.append([used, *row, latest[best][0]])
+    assert [row[:4] for row in curve] == expected
+
+
+def test_stops_are_where_an_arm_may_be_tested():
+    assert stops(random_search(60, 20), 0) == [20]
+    assert stops(halving(2000, 200), 0) == [200]
+    assert stops(halving(2000, 200), 80) == [50, 80, 100, 150, 160, 200]
+    assert stops(hyperband(80, 10), 0) == [10]
+
+
+def test_states_are_dropped_as_soon_as_nobody_wants_them(out, monkeypatch):
+    """While random search goes on, only states that one of the studies may still test are kept."""
+    most = []
+    pruned = Family._prune
+
+    def watched(self):
+        pruned(self)
+        kept = [tuple(map(int, f.stem.split("-"))) for f in (self._folder / "stops").glob("*")]
+        most.append(len(kept))
+        assert all(any(racer.needs(*key) for racer in self._racers) for key in kept)
+
+    monkeypatch.setattr(Family, "_prune", watched)
+    bench.run(read(SUITE), out, workers=1)
+    assert most[0] > 0
+    assert most[-1] == 0
+
+
+def test_every_arm_is_tested_when_asked_for(out):
+    text = SUITE.replace("online = 2", "every_arm = true")
+    made = read(text)
+    bench.run(made, out, workers=1)
+    entry = next(e for e in made.entries if e.name == "RS / global / plain")
+    kept = result(out, entry)
+    assert [row[1] for row in kept["tested"]] == [0, 1, 2]
+    assert {row[2] for row in kept["tested"]} == {10}
+    assert [row[-2:] for row in kept["tested"] if row[1] == kept["winner"]["arm"]] == [list(kept["test"].values())]
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "ended"),
+    [
+        ('{ schedule = { kind = "random_search", together = 1 } }', [0, 1, 2]),
+        ('{ schedule = { kind = "hyperband", budget = 80 } }', None),
+    ],
+)
+def test_every_arm_is_tested_in_every_bracket(out, wrapper, ended):
+    text = SUITE.replace("online = 2", "every_arm = true").replace('{ schedule.kind = "random_search" }', wrapper)
+    entry = next(e for e in read(text).entries if e.name == "RS / global / plain")
+    bench.run(read(text), out, workers=1, only="RS / global / plain")
+    kept = result(out, entry)
+    alone = entry.spec.study(None, 1)
+    driver.run(alone, False)
+    whole = [arm for arm, records in sorted(alone.records.items()) if len(records) == 10]
+    assert sorted(row[1] for row in kept["tested"]) == whole == (ended or whole)
+    assert len({alone.schedule.place(arm)[0] for arm in whole}) == len(alone.schedule.brackets) > 1
+    assert [row[-2:] for row in kept["tested"] if row[1] == kept["winner"]["arm"]] == [list(kept["test"].values())]
+
+
+def test_arms_that_diverge_are_counted(out):
+    text = SUITE.replace("[axes.wrapper]", "server = { lr = 3e38 }\n[axes.wrapper]")
+    made = read(text)
+    report = bench.run(made, out, workers=1)
+    assert report.done == STUDIES
+    for entry in made.entries:
+        alone = entry.spec.study(None, 1)
+        driver.run(alone, False)
+        kept = result(out, entry)
+        assert kept["rounds"] == alone.rounds_used
+        assert kept["diverged"] == alone.result()["diverged"] != []
+
+
+# Resume
+
+
+@pytest.mark.parametrize("moment", [2, 9, 21])
+def test_a_kill_at_any_file_changes_nothing(tmp_path, moment):
+    made = read(SUITE)
+    bench.run(made, tmp_path / "whole.jsonl", workers=1)
+
+    def until_killed():
+        count = 0
+
+        def dying(path, data):
+            nonlocal count
+            count += 1
+            if count == 4 * moment:
+                toys.die()
+            write(path, data)
+
+        write = store.replace_file
+        for module in (store, family, results):
+            module.replace_file = dying
+        bench.run(made, tmp_path / "cut.jsonl", workers=1)
+
+    assert toys.forked(until_killed) in (0, -signal.SIGKILL)
+    bench.run(made, tmp_path / "cut.jsonl", workers=1)
+    assert (tmp_path / "cut.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+    assert not bench.scratch(tmp_path / "cut.jsonl").exists()
+
+
+def test_a_kill_while_a_result_is_written_loses_no_other(out):
+    made = read(SUITE)
+
+    def until_killed():
+        def dying(path, data):
+            if data.count(b"\n") == 1 + 3:  # the suite's line and three results
+                path.with_name(path.name + ".part").write_bytes(data[:100])
+                toys.die()
+            write(path, data)
+
+        write = results.replace_file
+        results.replace_file = dying
+        bench.run(made, out, workers=1)
+
+    assert toys.forked(until_killed) == -signal.SIGKILL
+    assert len(results.read(out).studies) == 2
+    assert bench.run(made, out, workers=1).done == STUDIES - 2
+    assert list(out.parent.iterdir()) == [out]
+
+
+def test_a_part_now_and_the_rest_later(tmp_path):
+    """What --only leaves out is done later, with the arms that are there, and to the same bits."""
+    made = read(SUITE)
+    whole, parts = tmp_path / "whole.jsonl", tmp_path / "parts.jsonl"
+    once = bench.run(made, whole, workers=1)
+    first = bench.run(made, parts, workers=1, only="RS")
+    assert first.done == 4
+    assert len(list(bench.scratch(parts).iterdir())) == 2  # kept for the others
+    second = bench.run(made, parts, workers=1)
+    assert first.computed + second.computed == once.computed
+    assert parts.read_bytes() == whole.read_bytes()
+
+
+@pytest.mark.slow
+def test_ctrl_c_is_exit_code_3_and_the_same_command_continues(here):
+    environment = toys.environment(TOY_NAP="0.01")
+    command = [toys.FEDTUNER, "bench", "mine.toml", "--workers", "1", "--quiet"]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    toys.until(lambda: list(here.glob("results/mine.scratch/*/journal.jsonl")))
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 3, err
+    assert "studies to go. Everything is kept in results/mine.jsonl: run the same command again to continue" in err
+    done = subprocess.run(command, env=toys.environment(), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    bench.run(read(), here / "whole.jsonl", workers=1)
+    assert (here / "results" / "mine.jsonl").read_bytes() == (here / "whole.jsonl").read_bytes()
+
+
+def test_a_second_run_does_nothing_but_print(here, fedtuner, monkeypatch):
+    assert fedtuner("bench", "mine.toml", "--workers", "1")[0] == 0
+    before = {f: f.stat().st_mtime_ns for f in here.rglob("*") if f.is_file()}
+    monkeypatch.setattr(spec, "load_problem", pytest.fail)
+    code, out, err = fedtuner("bench", "mine.toml")
+    assert (code, err) == (0, "")
+    assert "+ FedEx against plain" in out
+    assert {f: f.stat().st_mtime_ns for f in here.rglob("*") if f.is_file()} == before
+    script = (
+        "import sys; from fedtuner import cli; code = cli.main(['bench', 'mine.toml']); "
+        "sys.exit(code or int('torch' in sys.modules or 'toys' in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=toys.environment())
+    assert done.returncode == 0, done.stderr
+
+
+def test_results_of_other_settings_are_refused(here, fedtuner):
+    assert fedtuner("bench", "mine.toml", "--workers", "1", "--only", "RS / global / plain seed0")[0] == 0
+    (here / "mine.toml").write_text(SUITE.replace("cohort = 3", "cohort = 4"))
+    code, _, err = fedtuner("bench", "mine.toml")
+    assert code == 2
+    assert "results/mine.jsonl has 'RS / global / plain', seed 0, with other settings (cohort: 3 in the store, " in err
+
+
+def test_a_lost_state_is_a_clear_error(out):
+    made = read(SUITE)
+    bench.run(made, out, workers=1, only="RS")
+    for file in bench.scratch(out).glob("*/stops/*"):
+        file.unlink()
+    report = bench.run(made, out, workers=1, only="SHA")
+    assert report.failed
+    assert all(isinstance(error, StoreError) and "delete this folder" in str(error) for _, error in report.failed)
+
+
+# What is printed and what is kept
+
+
+def test_results_are_made_to_be_committed(here, fedtuner):
+    code, out, err = fedtuner("bench", "mine.toml", "--workers", "1")
+    assert code == 0, err
+    assert "8 studies of" in out
+    assert "equal arms are shared" in out
+    (file,) = [f for f in here.rglob("*") if f.is_file() and f.name != "mine.toml"]
+    assert str(here) not in file.read_text()
+    suite_line, *lines = (json.loads(line, parse_constant=pytest.fail) for line in file.read_text().splitlines())
+    assert suite_line == {"suite": read().describe()}
+    assert [(tuple(line["labels"].values()), line["seed"]) for line in lines] == [
+        (tuple(entry.labels.values()), entry.seed) for entry in read().entries
+    ]
+    assert set(lines[0]["versions"]) >= {"fedtuner", "python", "numpy"}
+    assert lines[0]["versions"].get("commit", "") == results.commit()
+    assert set(lines[0]["machine"]) == {"system", "cpu", "cores"}
+
+
+def test_json_is_for_programs(here, fedtuner):
+    code, out, _ = fedtuner("bench", "mine.toml", "--workers", "1", "--only", "RS", "--json")
+    assert code == 0
+    told = json.loads(out, parse_constant=pytest.fail)
+    assert told["run"]["done"] == 4
+    assert told["run"]["computed"] < told["run"]["asked"]
+    assert len(told["studies"]) == 4
+
+
+def test_a_dry_run_says_how_long_and_does_nothing(here, fedtuner):
+    code, out, _ = fedtuner("bench", "mine.toml", "--workers", "1", "--dry-run")
+    assert code == 0
+    assert "In all about" in out
+    assert not (here / "results").exists()
+    told = json.loads(fedtuner("bench", "mine.toml", "--workers", "1", "--dry-run", "--json")[1])
+    problem = told["problems"][0]
+    assert problem["studies"] == STUDIES
+    assert 0 < problem["rounds"] < problem["asked"]
+    assert told["seconds"] > 0
+    fedtuner("bench", "mine.toml", "--workers", "1", "--quiet")
+    assert "All results are there." in fedtuner("bench", "mine.toml", "--dry-run")[1]
+
+
+def test_the_trial_times_several_arms(monkeypatch):
+    """Batch sizes differ between arms, so the clients of one arm would not do, even where a few take all the time."""
+    entries = [entry for entry in read(SUITE.replace("[axes.wrapper]", 'engine = "sequential"\n[axes.wrapper]')).entries
+               if entry.name == "SHA / global / plain"]  # fmt: skip
+    arms = []
+    monkeypatch.setattr(plan, "work_all", lambda setting, problem, jobs: arms.extend(job.arm for job in jobs))
+    plan.calibrate(entries, spec.load_problem("toys:problem"), seconds=0.0)
+    assert len(arms) == 5
+    assert len(set(arms)) > 2
+
+
+def test_the_rehearsal_expects_about_what_is_computed(out):
+    made = read()
+    expected = sum(group.expected()[0] for group in plan.groups(made, out))
+    computed = bench.run(made, out, workers=1).computed
+    assert 0.7 * computed < expected < 1.5 * computed
+
+
+def test_a_round_in_which_clients_try_more_takes_longer(out, monkeypatch):
+    """The calibrated family trains each client once; of the same rounds another trains it three times."""
+    monkeypatch.setattr(plan, "calibrate", lambda entries, problem: (1.0, 1.0))
+
+    def estimate(fedex):
+        text = SUITE.replace("plain = { fedex = false }", "one = { fedex = { k = 3 } }").replace("k = 3, eps", fedex)
+        (found,) = plan.estimate(read(text), out, workers=1)
+        return found
+
+    once, thrice = estimate("k = 3, eps"), estimate("tries = 3, k = 3, eps")
+    assert (once.rounds, once.tests) == (thrice.rounds, thrice.tests)
+    assert thrice.seconds - once.seconds == pytest.approx(once.rounds / 2 * 2)  # half of the rounds, two trainings more
+
+
+def test_progress_tells_the_time_left(here, fedtuner, monkeypatch):
+    monkeypatch.setattr(bench, "EVERY", 0.0)
+    _, _, err = fedtuner("bench", "mine.toml", "--workers", "1")
+    assert "bench: 1 of 8 studies, toys:problem seed 0, " in err
+    assert err.splitlines()[-1].startswith("bench: 8 of 8 studies")
+    assert " left" in err
+
+
+def test_what_cannot_be_run_is_told_and_the_rest_is_done(here, fedtuner):
+    text = SUITE.replace("[axes.wrapper]", '[axes.data]\nbad = { problem = "toys:absent" }\ngood = {}\n[axes.wrapper]')
+    (here / "mine.toml").write_text(text)
+    code, out, err = fedtuner("bench", "mine.toml", "--workers", "1", "--quiet")
+    assert code == 2
+    assert "8 studies of" in out
+    assert "bad / RS / global / plain seed0 and what shares its arms: problem = 'toys:absent'" in err
+    assert "toys:absent: problem = 'toys:absent'" in fedtuner("bench", "mine.toml", "--dry-run", "--workers", "1")[1]
+    (here / "mine.toml").write_text(text.replace("toys:absent", "toys:raising"))
+    assert fedtuner("bench", "mine.toml", "--workers", "1", "--quiet", "--only", "bad")[0] == 1
+
+
+def test_only_must_match_something(out):
+    with pytest.raises(SpecError, match="--only 'nothing' matches no study of the suite; names are such as"):
+        bench.run(read(), out, only="nothing")
+
+
+@pytest.mark.slow
+def test_a_sampler_that_learns_takes_part(out):
+    pytest.importorskip("optuna")
+    text = SUITE.replace("[axes.wrapper]", '[axes.wrapper]\nTPE = { sampler = "tpe", schedule = { kind = '
+                         '"random_search", longest = 5, together = 1 } }')  # fmt: skip
+    made = read(text)
+    bench.run(made, out, workers=1, only="TPE")
+    for entry in (e for e in made.entries if e.labels["wrapper"] == "TPE"):
+        alone = entry.spec.study(None, 1)
+        driver.run(alone, False)
+        kept = result(out, entry)
+        assert kept["test"] == alone.evaluate("test")
+        assert kept["winner"]["client"] == alone.result()["client"]
+
+
+def test_the_ball_has_the_candidates_of_one_arm():
+    table = {"problem": "toys:problem", "fedex": {"k": 4, "eps": 0.2}, "cohort": 3, "seed": 3}
+    whole = spec.parse(table).study(None, 1).arm(0)
+    ball = spec.parse({**table, "fedex": False, "sampler": {"kind": "ball", "eps": 0.2}}).study(None, 1)
+    assert [ball.arm(j).candidates for j in range(4)] == [(c,) for c in whole.candidates]
+    assert {json.dumps(ball.arm(j).server) for j in range(4)} == {json.dumps(whole.server)}
+    same = spec.parse({**table, "fedex": False, "sampler": {"kind": "ball", "eps": 0.0}}).study(None, 1)
+    assert same.arm(5).candidates == same.arm(0).candidates
+    with pytest.raises(SpecError, match=r"sampler\.eps = -1"):
+        spec.parse({**table, "sampler": {"kind": "ball", "eps": -1}})
