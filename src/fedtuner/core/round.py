@@ -88,12 +88,15 @@ class Round:
             screened = screen(plan, screened)
         arrived = [r for r in screened if r is not None]
         bounded = sum(a is not b for a, b in zip(reports, screened, strict=True))
-        seen = tuple(
-            Seen(tuple(t.label for t in r.tried), tuple(map(setup.tuner.value, r.tried)), r.after.count)
-            for r in arrived
-        )
+        seen = tuple(self._seen(job, r) for job, r in zip(plan.jobs, screened, strict=True) if r is not None)
         tally = replace(setup.combine(plan, screened), bounded=bounded, seen=seen, rows=tuple(map(self._row, arrived)))
         return tally if setup.privacy is None else setup.privacy.release(tally, (plan.arm, plan.round), setup.seed)
+
+    def _seen(self, job: Job, report: Report) -> Seen:
+        labels = tuple(t.label for t in report.tried)
+        configs = {choice.label: choice.config for choice in job.choices}
+        values = tuple(map(self.setup.tuner.value, report.tried))
+        return Seen(labels, values, report.after.count, tuple(configs[label] for label in labels))
 
     def _row(self, report: Report) -> Row:
         before, after = report.before, report.after
