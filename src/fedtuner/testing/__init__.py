@@ -1,5 +1,7 @@
 """Laws that third parties can hold their own parts to: subclass one in pytest and override its hook."""
 
+from fedtuner.testing.methods import MethodLaws
 from fedtuner.testing.tasks import TaskLaws
+from fedtuner.testing.tuners import TunerLaws
 
-__all__ = ["TaskLaws"]
+__all__ = ["MethodLaws", "TaskLaws", "TunerLaws"]

@@ -7,26 +7,23 @@ class TestMine(fedtuner.testing.MethodLaws):
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedtuner import arm as arms
-from fedtuner.arm import Arm, Setting, State, begin, fold, plan, work
-from fedtuner.engines import work_all
-from fedtuner.federation import Client, Report, Simulation
-from fedtuner.fedex import FedEx
-from fedtuner.methods.base import Method, Update, check, default_space, defaults
+from fedtuner.core.method import Method, Shape, check, default_space, defaults
+from fedtuner.core.model import Vectors
+from fedtuner.core.records import Arm, Report
+from fedtuner.core.round import Round
+from fedtuner.federations import Client, Simulation
 from fedtuner.rng import stream
+from fedtuner.run.store.states import unpack
+from fedtuner.run.study import tune
 from fedtuner.schedules import random_search
-from fedtuner.space import Config, Domain
-from fedtuner.store import pack, unpack
+from fedtuner.space import Config, Domain, Float, Space
+from fedtuner.testing.rounds import a_round, advance, an_arm, bits, reported, settle
 from fedtuner.testing.toys import optimum, quadratics
-from fedtuner.tuning import tune
-
-NOWHERE = Path("nowhere")  # the toys' client memory is far below the limit at which it goes to files
+from fedtuner.tuners import FedEx
 
 
 class MethodLaws:
@@ -47,87 +44,87 @@ class MethodLaws:
     def test_it_lowers_the_loss_of_a_convex_toy(self) -> None:
         """After some rounds the server's model is much nearer to the optimum than it was."""
         problem = quadratics(spread=1.0)
-        setting, arm = self._arm(problem)
-        start = begin(setting, problem, arm)
-        state = advance(setting, problem, arm, start, self.rounds)
+        round, arm = self._round(problem)
         target = optimum(problem)
-        assert np.linalg.norm(state.w - target) < 0.5 * np.linalg.norm(start.w - target)
+        gaps = [np.linalg.norm(advance(round, arm, until).w - target) for until in (0, self.rounds)]
+        assert gaps[1] < 0.5 * gaps[0]
 
     def test_a_round_is_a_pure_function_of_its_state(self) -> None:
         """The same state gives the same round, and is not changed by it."""
-        problem = quadratics()
-        setting, arm = self._arm(problem)
-        state = advance(setting, problem, arm, begin(setting, problem, arm), 2)
-        before = pack(state)
-        once, again = (advance(setting, problem, arm, state, 4) for _ in range(2))
-        assert pack(state) == before
-        assert pack(once) == pack(again)
+        round, arm = self._round(quadratics())
+        state = advance(round, arm, 2)
+        before = bits(round, state)
+        once, again = (advance(round, arm, 4, state) for _ in range(2))
+        assert bits(round, state) == before
+        assert bits(round, once) == bits(round, again)
 
     def test_the_order_in_which_clients_work_does_not_matter(self) -> None:
-        """Reports fold in plan order, whoever came first."""
-        problem = quadratics()
-        setting, arm = self._arm(problem)
-        state = advance(setting, problem, arm, begin(setting, problem, arm), 2)
-        jobs = plan(setting, problem, arm, state)
-        forward = [work(setting.method, problem, job) for job in jobs]
-        backward = [work(setting.method, problem, job) for job in reversed(jobs)][::-1]
-        assert pack(fold(setting, problem, arm, state, forward)[0]) == pack(
-            fold(setting, problem, arm, state, backward)[0]
-        )
+        """The tally adds in the plan's order, whichever client was first to report."""
+        round, arm = self._round(quadratics())
+        state = advance(round, arm, 2)
+        plan, forward = reported(round, arm, state)
+        backward = [round.work(plan, job) for job in reversed(plan.jobs)][::-1]
+        one, other = (settle(round, arm, state, *reports)[0] for reports in (forward, backward))
+        assert bits(round, one) == bits(round, other)
 
     def test_its_state_is_saved_and_loaded_to_the_bit(self) -> None:
-        """Training that is stopped, packed, unpacked and continued is training that was never stopped."""
+        """Training that is stopped, saved, loaded and continued is training that was never stopped."""
+        round, arm = self._round(quadratics(), k=5)
+        stopped = advance(round, arm, 3)
+        state, belief = unpack(bits(round, stopped))
+        loaded = replace(state, belief=round.setup.tuner.unpack(round.begin(arm).belief, belief))
+        assert bits(round, advance(round, arm, 6, loaded)) == bits(round, advance(round, arm, 6))
+
+    def test_its_vectors_are_as_declared(self) -> None:
+        """``extra``, ``memory`` and ``sends`` name what travels, with its shape: a transport checks them."""
         problem = quadratics()
-        setting, arm = self._arm(problem, k=5)
-        through = advance(setting, problem, arm, begin(setting, problem, arm), 6)
-        stopped = unpack(pack(advance(setting, problem, arm, begin(setting, problem, arm), 3)), NOWHERE)
-        assert pack(advance(setting, problem, arm, stopped, 6)) == pack(through)
+        round, arm = self._round(problem)
+        state = advance(round, arm, 3)
+        plan, reports = reported(round, arm, state)
+        assert set(plan.slots) <= set(self.method.sends)
+        declared = dict(self.method.extra)
+        for report in reports:
+            added = round.setup.method.optimiser(arm.server).extra(report.change)
+            self._fit(report.extra, declared | {name: v.shape for name, v in added.items()}, problem)
+            self._fit(report.memory, self.method.memory, problem)
 
     def test_it_is_tuned_by_fedex_on_any_executor(self) -> None:
         """One candidate or five, one process or two: it runs, and the executors agree to the bit."""
         for k in (1, 5):
-            studies = [
+            one, two = (
                 tune(
                     quadratics(), method=self._with_defaults(), fedex=FedEx(k=k), schedule=random_search(12, 6),
                     cohort=4, workers=workers,
                 )
                 for workers in (1, 2)
-            ]  # fmt: skip
-            one, two = studies
-            assert {a: pack(s) for a, s in one.states.items()} == {a: pack(s) for a, s in two.states.items()}
+            )  # fmt: skip
             assert [repr(r) for r in one.history] == [repr(r) for r in two.history]
+            assert one.journal.beliefs == two.journal.beliefs
+            assert one.best.model.tobytes() == two.best.model.tobytes()
             assert np.isclose(one.best.theta.sum(), 1.0)
 
     def test_absent_clients_change_nothing(self) -> None:
-        """A round from which nobody answers leaves the model as it was; one that some answer still counts."""
-        problem = quadratics()
-        setting, arm = self._arm(problem)
-        state = advance(setting, problem, arm, begin(setting, problem, arm), 2)
-        jobs = plan(setting, problem, arm, state)
-        empty, record = fold(setting, problem, arm, state, [None] * len(jobs))
+        """A round in which nobody answers leaves the model as it was; one in which some answer still counts."""
+        round, arm = self._round(quadratics())
+        state = advance(round, arm, 2)
+        _, reports = reported(round, arm, state)
+        empty, record = settle(round, arm, state, *[None] * len(reports))
         assert np.array_equal(empty.w, state.w)
-        assert record.dropped == len(jobs)
-        some: list[Report | None] = [work(setting.method, problem, job) for job in jobs]
-        some[0] = None
-        following, record = fold(setting, problem, arm, state, some)
+        assert record.dropped == len(reports)
+        following, record = settle(round, arm, state, None, *reports[1:])
         assert record.dropped == 1
         assert np.isfinite(following.w).all()
 
     def test_a_broken_client_is_left_out(self) -> None:
         """An update that is not finite does not reach the model: it is as if the client had been absent."""
-        problem = quadratics()
-        setting, arm = self._arm(problem)
-        state = begin(setting, problem, arm)
-        reports: list[Report | None] = [
-            work(setting.method, problem, job) for job in plan(setting, problem, arm, state)
-        ]
-        first = reports[0]
-        assert first is not None
-        bad = replace(first, finite=False, update=Update(np.full_like(first.update.w, np.nan), first.update.extra))
-        with_bad, record = fold(setting, problem, arm, state, [bad, *reports[1:]])
-        without, _ = fold(setting, problem, arm, state, [None, *reports[1:]])
+        round, arm = self._round(quadratics())
+        state = round.begin(arm)
+        _, (first, *others) = reported(round, arm, state)
+        broken: Report = replace(first, finite=False, change=np.full_like(first.change, np.nan))
+        with_broken, record = settle(round, arm, state, broken, *others)
+        without, _ = settle(round, arm, state, None, *others)
         assert record.broken == 1
-        assert np.array_equal(with_bad.w, without.w)
+        assert np.array_equal(with_broken.w, without.w)
 
     def test_clients_without_examples_do_no_harm(self) -> None:
         """No training or no validation examples are ordinary: the round goes on, and the numbers stay finite."""
@@ -137,10 +134,8 @@ class MethodLaws:
             Client("no validation", usual.clients[0].train, None),
             Client("nothing", None, None),
         ]
-        problem = Simulation(usual.task, [*usual.clients, *bare])
-        setting, arm = self._arm(problem)
-        state = advance(setting, problem, arm, begin(setting, problem, arm), 5)
-        assert np.isfinite(state.w).all()
+        round, arm = self._round(Simulation(usual.model, [*usual.clients, *bare]))
+        assert np.isfinite(advance(round, arm, 5).w).all()
 
     def test_every_hyperparameter_reaches_the_training(self) -> None:
         """Changing any hyperparameter of the default space changes what a few rounds give."""
@@ -150,37 +145,42 @@ class MethodLaws:
                 if hyper.domain is None:
                     continue
                 low, high = extremes(hyper.domain)
-                ends = [self._outcome(problem, side, name, value) for value in (low, high)]
+                ends = [self._outcome(problem, side, {name: value}) for value in (low, high)]
                 assert ends[0] != ends[1], f"{side}.{name} = {low} and {high} give the same"
 
-    def _outcome(self, problem: Simulation, side: str, name: str, value: Any) -> bytes:
-        setting, arm = self._arm(problem)
+    def _outcome(self, problem: Simulation, side: str, changed: Config) -> bytes:
+        round, arm = self._round(problem)
         if side == "client":
-            arm = replace(arm, candidates=({**arm.candidates[0], name: value},))
+            arm = replace(arm, client={**arm.client, **changed})
         else:
-            arm = replace(arm, server={**arm.server, name: value})
-        state = advance(setting, problem, arm, begin(setting, problem, arm), 3)
-        jobs = plan(setting, problem, arm, state)
-        after = [work(setting.method, problem, job).after for job in jobs]
-        return pack(state) + repr(after).encode()
+            arm = replace(arm, server={**arm.server, **changed})
+        state = advance(round, arm, 3)
+        after = [report.after for report in reported(round, arm, state)[1]]
+        return bits(round, state) + repr(after).encode()
+
+    def _fit(self, vectors: Vectors, declared: Any, problem: Simulation) -> None:
+        assert vectors.keys() <= declared.keys(), f"{sorted(vectors)}, but {sorted(declared)} are declared"
+        for name, vector in vectors.items():
+            shape = _length(declared[name], problem)
+            assert vector.shape == shape, f"{name} is of shape {vector.shape}, but is declared as {declared[name]!r}"
+            assert vector.dtype == np.float32, f"{name} is of type {vector.dtype}, but vectors are of float32"
 
     def _with_defaults(self) -> Method:
         return self.method.with_defaults(self.client, self.server)
 
-    def _arm(self, problem: Simulation, k: int = 1) -> tuple[Setting, Arm]:
-        """Return the default configuration as an arm; with k > 1, its neighbours in learning rate beside it."""
+    def _round(self, problem: Simulation, k: int = 0) -> tuple[Round, Arm]:
+        """Return rounds of the default configuration; with k, tuned by FedEx among that many learning rates."""
         method = self._with_defaults()
-        base = defaults(method.client)
-        rate = float(base["lr"])
-        candidates = tuple({**base, "lr": rate * (1 - 0.1 * j)} for j in range(k))
-        return Setting(method, FedEx(k=k), cohort=4), Arm(0, defaults(method.server), candidates, 0.5)
+        if not k:
+            return a_round(method, problem), an_arm(method)
+        rate = float(defaults(method.client)["lr"])
+        space = Space({"lr": Float(0.5 * rate, 2 * rate, log=True)})
+        return a_round(method, problem, space=space, tuner=FedEx(k=k, gamma=0.5)), an_arm(method)
 
 
-def advance(setting: Setting, problem: Simulation, arm: Arm, state: State, until: int) -> State:
-    """Return the arm's state after round ``until``."""
-    for following, _ in arms.rounds(setting, problem, arm, state, until, NOWHERE, partial(work_all, setting, problem)):
-        state = following
-    return state
+def _length(declared: Shape, problem: Simulation) -> tuple[int, ...]:
+    lengths = {"trainable": (problem.model.trainable,), "all": (problem.model.size,)}
+    return lengths[declared] if isinstance(declared, str) else declared
 
 
 def extremes(domain: Domain) -> tuple[Any, Any]:

@@ -6,86 +6,56 @@ import numpy as np
 import pytest
 
 from fedtuner import methods
-from fedtuner.arm import Arm, Setting, State, begin, fold, plan, work
+from fedtuner.core.method import Server, check, defaults
+from fedtuner.core.records import Tally
+from fedtuner.core.tally import weighted
 from fedtuner.errors import SpecError
-from fedtuner.fedex import FedEx
-from fedtuner.methods.base import Contribution, Local, Server, Update, check, defaults
 from fedtuner.methods.fedpa import posterior_delta
-from fedtuner.methods.server import average, step
+from fedtuner.methods.server import average
 from fedtuner.space import Space
-from fedtuner.store import pack
-from fedtuner.testing import MethodLaws
-from fedtuner.testing.methods import advance
+from fedtuner.testing import MethodLaws, toys
+from fedtuner.testing.rounds import a_round, advance, an_arm, bits, reported, settle
 from fedtuner.testing.toys import optimum, quadratics
 
-
-class TestFedAvg(MethodLaws):
-    method = methods.fedavg
-
-
-class TestFedProx(MethodLaws):
-    method = methods.fedprox
-
-
-class TestReptile(MethodLaws):
-    method = methods.reptile
-
-
-class TestScaffold(MethodLaws):
-    method = methods.scaffold
-
-
-class TestScaffoldOptionI(MethodLaws):
-    method = methods.scaffold
-    client = {"option": "I"}
+MEMBERS = {
+    "fedavg": (methods.fedavg, {}, {}),
+    "fedprox": (methods.fedprox, {}, {}),
+    "reptile": (methods.reptile, {}, {}),
+    "scaffold": (methods.scaffold, {}, {}),
+    "scaffold, option I": (methods.scaffold, {"option": "I"}, {}),
+    "feddyn": (methods.feddyn, {"epochs": 20}, {"alpha": 0.3}),  # its theory has the clients solve their problems
+    "fedpa": (methods.fedpa, {"epochs": 3, "batch": 4}, {}),
+    "ditto": (methods.ditto, {}, {}),
+    "maml": (methods.maml, {}, {"lr": 0.1}),
+    "maml of minibatches": (methods.maml, {"full_batch": False, "batch": 4, "steps": 3}, {"lr": 0.1}),
+    "fedadam": (methods.fedavg, {}, {"optimiser": "adam", "lr": 0.1, "momentum": 0.9}),
+    "local adam": (methods.fedavg, {"optimiser": "adam", "lr": 0.05, "momentum": 0.9}, {}),
+}
 
 
-class TestFedDyn(MethodLaws):
-    method = methods.feddyn
-    client = {"epochs": 20}  # its theory has the clients solve their problems
-    server = {"alpha": 0.3}
+@pytest.mark.parametrize("member", MEMBERS)
+class TestEveryMethod(MethodLaws):
+    @pytest.fixture(autouse=True)
+    def _choose(self, member):
+        self.method, self.client, self.server = MEMBERS[member]
 
 
-class TestFedPA(MethodLaws):
-    method = methods.fedpa
-    client = {"epochs": 3, "batch": 4}
+def test_no_method_is_left_out():
+    assert {method.name for method, _, _ in MEMBERS.values()} == set(methods.ALL)
 
 
-class TestDitto(MethodLaws):
-    method = methods.ditto
+def prepared(method, client=None, server=None, cohort=4, problem=None):
+    """The rounds of a method on quadratics, and an arm with these hyperparameters."""
+    return a_round(method, problem or quadratics(), cohort=cohort), an_arm(method, client, server)
 
 
-class TestMAML(MethodLaws):
-    method = methods.maml
-    server = {"lr": 0.1}
+def trained(method, rounds=5, client=None, server=None, **more):
+    round, arm = prepared(method, client, server, **more)
+    return advance(round, arm, rounds)
 
 
-class TestMAMLOfMinibatches(MethodLaws):
-    method = methods.maml
-    client = {"full_batch": False, "batch": 4, "steps": 3}
-    server = {"lr": 0.1}
-
-
-class TestFedAdam(MethodLaws):
-    method = methods.fedavg
-    server = {"optimiser": "adam", "lr": 0.1, "momentum": 0.9}
-
-
-class TestLocalAdam(MethodLaws):
-    method = methods.fedavg
-    client = {"optimiser": "adam", "lr": 0.05, "momentum": 0.9}
-
-
-def an_arm(method, client=None, server=None, cohort=4, problem=None, seed=0):
-    problem = problem or quadratics()
-    setting = Setting(method, FedEx(k=1), cohort=cohort, seed=seed)
-    b, c = defaults(method.server) | (server or {}), defaults(method.client) | (client or {})
-    return setting, problem, Arm(0, b, (c,), 0.0)
-
-
-def trained(method, rounds=5, client=None, server=None, **more) -> State:
-    setting, problem, arm = an_arm(method, client, server, **more)
-    return advance(setting, problem, arm, begin(setting, problem, arm), rounds)
+def pack(state):
+    return bits(a_round(methods.fedavg, quadratics()), state)
 
 
 CLIENT = {"lr": 0.2, "momentum": 0.5, "weight_decay": 0.01, "epochs": 2, "batch": 5}
@@ -129,12 +99,10 @@ def test_ditto_trains_its_global_model_as_fedavg():
 
 def test_ditto_without_its_pull_is_local_training_that_goes_on():
     """With lambda = 0 and all clients in every round, v_i after two rounds is twice as much local training from w_0."""
-    setting, problem, arm = an_arm(methods.ditto, CLIENT | {"lambda": 0.0, "batch": 12, "momentum": 0.0}, cohort=8)
-    start = begin(setting, problem, arm)
-    state = advance(setting, problem, arm, start, 2)
-    c = arm.candidates[0]
-    for i, client in enumerate(problem.clients):
-        w = start.w.copy()
+    round, arm = prepared(methods.ditto, CLIENT | {"lambda": 0.0, "batch": 12, "momentum": 0.0}, cohort=8)
+    state, c = advance(round, arm, 2), arm.client
+    for i, client in enumerate(round.federation.clients):
+        w = round.begin(arm).w
         x, curvature = client.train
         for _ in range(2 * c["epochs"]):  # full batches: no order to get wrong
             w = w - c["lr"] * (curvature * (w - x.mean(axis=0)) + c["weight_decay"] * w)
@@ -160,29 +128,26 @@ def test_the_first_round_of_scaffold_is_that_of_fedavg():
 def test_scaffolds_second_option_is_the_papers_quotient_for_plain_sgd():
     """c_i' = c_i - c + (w_t - w_i) / (K lr)."""
     client = {"lr": 0.2, "epochs": 2, "batch": 5}
-    setting, problem, arm = an_arm(methods.scaffold, client)
-    state = advance(setting, problem, arm, begin(setting, problem, arm), 6)
+    round, arm = prepared(methods.scaffold, client)
+    plan, reports = reported(round, arm, advance(round, arm, 6))
     steps = 2 * 3  # 12 examples in batches of 5, 5 and 2, twice
     seen = 0
-    for job in plan(setting, problem, arm, state):
-        update = work(methods.scaffold, problem, job).update
-        ours = job.memory.get("control", np.zeros_like(job.w))
+    for job, report in zip(plan.jobs, reports, strict=True):
+        ours = job.memory.get("control", np.zeros_like(plan.w))
         seen += bool(job.memory)
-        quotient = ours - job.slots["control"] + (job.w - update.w) / (steps * 0.2)
-        np.testing.assert_allclose(update.memory["control"], quotient, rtol=1e-3, atol=1e-5)
-        np.testing.assert_allclose(update.extra["control"], update.memory["control"] - ours, rtol=1e-6)
+        quotient = ours - plan.slots["control"] - report.change / (steps * 0.2)
+        np.testing.assert_allclose(report.memory["control"], quotient, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(report.extra["control"], report.memory["control"] - ours, rtol=1e-6)
     assert seen
 
 
 def test_scaffolds_first_option_is_the_gradient_at_the_servers_model():
-    setting, problem, arm = an_arm(methods.scaffold, {"option": "I"})
-    state = begin(setting, problem, arm)
-    for job in plan(setting, problem, arm, state):
-        x, curvature = problem.clients[job.client].train
-        expected = curvature * (job.w - x.mean(axis=0))
-        np.testing.assert_allclose(
-            work(methods.scaffold, problem, job).update.memory["control"], expected, rtol=1e-4, atol=1e-6
-        )
+    round, arm = prepared(methods.scaffold, {"option": "I"})
+    plan, reports = reported(round, arm, round.begin(arm))
+    for report in reports:
+        x, curvature = round.federation.clients[report.client].train
+        expected = curvature * (plan.w - x.mean(axis=0))
+        np.testing.assert_allclose(report.memory["control"], expected, rtol=1e-4, atol=1e-6)
 
 
 def test_the_servers_control_variate_is_the_mean_of_the_clients():
@@ -252,20 +217,21 @@ def test_the_aggregation_is_the_papers_equation():
     w = 1, clients 3 and 7 with shares 1/4 and 3/4: their mean is 6. Round t = 2, lr 0.5, gamma 0.8: alpha = 0.32.
     (1 - 0.32) 1 + 0.32 * 6 = 2.6.
     """
-    models = [np.array([3.0], np.float32), np.array([7.0], np.float32)]
-    given = [Contribution(s, Update(w)) for s, w in zip((0.25, 0.75), models, strict=True)]
+    w, changes = np.array([1.0], np.float32), [np.array([change], np.float32) for change in (2.0, 6.0)]
     b = defaults(methods.fedavg.server) | {"lr": 0.5, "gamma": 0.8}
-    w, _ = average(Server(np.array([1.0], np.float32), {}, 2, 10), given, b)
-    np.testing.assert_allclose(w, [2.6], rtol=1e-6)
+    server = Server(w, {}, 2, 10, methods.fedavg.optimiser(b))
+    moved, _ = average(server, Tally(change=weighted([0.25, 0.75], changes)), b)
+    np.testing.assert_allclose(moved, [2.6], rtol=1e-6)
 
 
 def server_steps(changes, **b):
-    server = Server(np.zeros(1, np.float32), {}, 0, 10)
+    b = defaults(methods.fedavg.server) | b
+    server = Server(np.zeros(1, np.float32), {}, 0, 10, methods.fedavg.optimiser(b))
     seen = []
     for t, change in enumerate(changes):
-        w, slots = step(server, np.array([change], np.float32), defaults(methods.fedavg.server) | b)
+        w, slots = server.step(np.array([change], np.float32), Tally(), b)
         seen.append(float(w[0]))
-        server = Server(w, slots, t + 1, 10)
+        server = replace(server, w=w, slots=slots, round=t + 1)
     return seen
 
 
@@ -296,39 +262,40 @@ def test_mamls_meta_gradient_on_a_quadratic_by_hand():
     meta-gradient is (1 - lr a)^s a (w_s - q); to first order a (w_s - q)."""
     for steps in (0, 1, 3):
         for first_order in (False, True):
-            setting, problem, arm = an_arm(methods.maml, {"lr": 0.1, "steps": steps, "first_order": first_order})
-            state = begin(setting, problem, arm)
-            for job in plan(setting, problem, arm, state):
-                p, a = problem.clients[job.client].train[0].mean(axis=0), problem.clients[job.client].train[1]
-                q = problem.clients[job.client].valid[0].mean(axis=0)
+            round, arm = prepared(methods.maml, {"lr": 0.1, "steps": steps, "first_order": first_order})
+            plan, reports = reported(round, arm, round.begin(arm))
+            for report in reports:
+                client = round.federation.clients[report.client]
+                (p, a), q = (client.train[0].mean(axis=0), client.train[1]), client.valid[0].mean(axis=0)
                 shrink = (1 - 0.1 * a) ** steps
-                adapted = p + shrink * (job.w - p)
+                adapted = p + shrink * (plan.w - p)
                 expected = a * (adapted - q) * (1 if first_order else shrink)
-                update = work(methods.maml, problem, job).update
-                np.testing.assert_allclose(update.w, adapted, rtol=1e-4, atol=1e-5)
-                np.testing.assert_allclose(update.extra["meta"], expected, rtol=1e-4, atol=1e-5)
+                np.testing.assert_allclose(plan.w + report.change, adapted, rtol=1e-4, atol=1e-5)
+                np.testing.assert_allclose(report.extra["meta"], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_broken_memory_is_not_kept():
-    setting, problem, arm = an_arm(methods.ditto)
-    state = advance(setting, problem, arm, begin(setting, problem, arm), 6)
-    reports = [work(methods.ditto, problem, job) for job in plan(setting, problem, arm, state)]
+    round, arm = prepared(methods.ditto)
+    state = advance(round, arm, 6)
+    _, reports = reported(round, arm, state)
     known = next(n for n, r in enumerate(reports) if r.client in state.memory)
-    bad = replace(reports[known].update, memory={"personal": np.full_like(state.w, np.inf)})
-    reports[known] = replace(reports[known], update=bad)
-    following, _ = fold(setting, problem, arm, state, reports)
+    reports[known] = replace(reports[known], memory={"personal": np.full_like(state.w, np.inf)})
+    following, _ = settle(round, arm, state, *reports)
     client = reports[known].client
     assert following.memory[client] is state.memory[client]
 
 
-def test_a_client_that_has_diverged_stops_early(monkeypatch):
+@pytest.mark.parametrize(
+    ("method", "client"), [(methods.fedavg, {}), (methods.fedprox, {"mu": 0.1}), (methods.fedavg, {"momentum": 0.5})]
+)
+def test_a_client_that_has_diverged_stops_early(method, client, monkeypatch):
     steps = []
-    real = Local.gradient
-    monkeypatch.setattr(Local, "gradient", lambda self, w, rows: steps.append(1) or real(self, w, rows))
-    setting, problem, arm = an_arm(methods.fedavg, {"lr": 1e30, "epochs": 50, "batch": 4})
-    report = work(methods.fedavg, problem, plan(setting, problem, arm, begin(setting, problem, arm))[0])
-    assert not report.finite
-    assert len(steps) < 20  # of 150
+    real = toys._Trainer.gradient
+    monkeypatch.setattr(toys._Trainer, "gradient", lambda *given: steps.append(1) or real(*given))
+    round, arm = prepared(method, {"lr": 1e30, "epochs": 50, "batch": 4} | client)
+    plan = round.plan(arm, round.begin(arm), [0])
+    assert not round.work(plan, plan.jobs[0]).finite
+    assert 1 < len(steps) < 20  # of 150
 
 
 # What users get wrong

@@ -8,23 +8,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedtuner.core.records import Seen
 from fedtuner.errors import SpecError
-from fedtuner.fedex import (
+from fedtuner.rng import stream
+from fedtuner.tuners.fedex import (
     METRICS,
     SIGNALS,
     STEPS,
     Belief,
     FedEx,
+    Theta,
     also,
     choose,
     exponentiate,
     gradient,
     log_chances,
-    pack,
     uniform,
-    unpack,
 )
-from fedtuner.rng import stream
 
 settings.register_profile("fedtuner", deadline=None)  # a busy machine is no failure
 settings.load_profile("fedtuner")
@@ -37,7 +37,7 @@ every_moving_step = pytest.mark.parametrize("step", MOVING)
 def believing(theta, baseline=0.0, **others):
     """Return a belief of the given theta and baseline."""
     theta = np.asarray(theta, dtype=float)
-    return Belief(np.log(theta / theta.sum()), past=baseline, mass=1.0, **others)
+    return Theta(np.log(theta / theta.sum()), past=baseline, mass=1.0, **others)
 
 
 def proportional(*parts):
@@ -63,7 +63,7 @@ def test_golden_the_first_round(step, eta):
     choices, values, weights = [0, 0, 1], [0.4, 1.2, 0.8], [1, 3, 4]
     assert gradient(uniform(4), choices, values, weights) == pytest.approx([2, 1.6, 0, 0], rel=1e-14)
     after = exponentiate(uniform(4), choices, values, weights, step)
-    assert after.theta == proportional(math.exp(-2 * eta), math.exp(-1.6 * eta), 1, 1)
+    assert after.p == proportional(math.exp(-2 * eta), math.exp(-1.6 * eta), 1, 1)
     assert after.baseline == pytest.approx((0.4 + 3.6 + 3.2) / 8)
     assert after.log_squares == pytest.approx(math.log(4))
 
@@ -83,7 +83,7 @@ def test_golden_a_later_round(step, eta):
     choices, values, weights = [0, 2], [1.1, 0.7], [5, 5]
     assert gradient(before, choices, values, weights) == pytest.approx([0.2, 0, -0.8, 0], rel=1e-12)
     after = exponentiate(before, choices, values, weights, step)
-    assert after.theta == proportional(4 * math.exp(-0.2 * eta), 2, 1 * math.exp(0.8 * eta), 1)
+    assert after.p == proportional(4 * math.exp(-0.2 * eta), 2, 1 * math.exp(0.8 * eta), 1)
     assert after.log_squares == pytest.approx(math.log(4.64))
 
 
@@ -93,8 +93,8 @@ def test_golden_one_client_of_two_candidates():
     Its value does not matter, only its sign: the step is divided by it.
     """
     for value in (1e-9, 0.3, 7.0):
-        assert exponentiate(uniform(2), [0], [value], [10]).theta == pytest.approx([0.23552, 0.76448], abs=5e-6)
-        assert exponentiate(uniform(2), [0], [-value], [10]).theta == pytest.approx([0.76448, 0.23552], abs=5e-6)
+        assert exponentiate(uniform(2), [0], [value], [10]).p == pytest.approx([0.23552, 0.76448], abs=5e-6)
+        assert exponentiate(uniform(2), [0], [-value], [10]).p == pytest.approx([0.76448, 0.23552], abs=5e-6)
 
 
 # The baseline: a gamma-discounted mean of the |V|-weighted means of past rounds.
@@ -138,7 +138,7 @@ def test_the_baseline_is_the_papers_formula(gamma, values):
 def test_a_round_at_the_baseline_teaches_nothing(step, gamma):
     before = exponentiate(uniform(3), [1], [0.25], [1], step, gamma)
     after = exponentiate(before, [0, 2], [0.25, 0.25], [1, 1], step, gamma)
-    assert after.theta == pytest.approx(before.theta, rel=1e-15)
+    assert after.p == pytest.approx(before.p, rel=1e-15)
     assert after.log_squares == before.log_squares
 
 
@@ -156,19 +156,19 @@ def test_rounding_is_not_taken_for_a_gradient(step, gamma, value):
         belief = exponentiate(
             belief, choose(belief, 7, stream(0, t)), [value] * 7, weights[t % 7 :] + weights[: t % 7], step, gamma
         )
-    assert belief.theta == pytest.approx(before.theta, rel=1e-9)
+    assert belief.p == pytest.approx(before.p, rel=1e-9)
 
 
 def test_a_difference_far_above_rounding_is_a_gradient():
     before = exponentiate(uniform(2), [0, 1], [1.0, 1.0], [1, 1])
-    assert exponentiate(before, [0], [1.0 + 1e-9], [1]).theta[0] == pytest.approx(0.23552, abs=5e-6)
+    assert exponentiate(before, [0], [1.0 + 1e-9], [1]).p[0] == pytest.approx(0.23552, abs=5e-6)
 
 
 @every_step
 def test_values_that_cancel_are_not_a_gradient(step):
     """0.3 and 0.5 about a baseline of 0.4 leave 2.8e-17 of rounding for the one candidate that both clients chose."""
     before = believing([1, 1, 1], baseline=0.4)
-    assert exponentiate(before, [1, 1], [0.3, 0.5], [1, 1], step).theta == pytest.approx(before.theta, rel=1e-9)
+    assert exponentiate(before, [1, 1], [0.3, 0.5], [1, 1], step).p == pytest.approx(before.p, rel=1e-9)
 
 
 # The gradient estimate is unbiased. Client i has the loss L[i, j] with candidate j, and weighs p_i = |V_i| / sum |V|;
@@ -245,38 +245,38 @@ def test_the_odds_move_by_eta_times_the_gradient(round_, step, baseline):
 @given(rounds, st.sampled_from(STEPS), st.randoms(use_true_random=False))
 def test_neither_the_order_of_clients_nor_that_of_candidates_matters(round_, step, random):
     theta, clients = round_
-    after = exponentiate(believing(theta), *zip(*clients, strict=True), step).theta
+    after = exponentiate(believing(theta), *zip(*clients, strict=True), step).p
     shuffled = random.sample(clients, len(clients))
-    assert exponentiate(believing(theta), *zip(*shuffled, strict=True), step).theta == pytest.approx(after)
+    assert exponentiate(believing(theta), *zip(*shuffled, strict=True), step).p == pytest.approx(after)
     order = random.sample(range(len(theta)), len(theta))
     moved = [(order.index(j), value, weight) for j, value, weight in clients]
-    permuted = exponentiate(believing([theta[j] for j in order]), *zip(*moved, strict=True), step).theta
+    permuted = exponentiate(believing([theta[j] for j in order]), *zip(*moved, strict=True), step).p
     assert permuted == pytest.approx(after[order])
 
 
 @given(rounds, st.sampled_from(STEPS), st.floats(1e-3, 1e3))
 def test_only_the_proportions_of_weights_matter(round_, step, factor):
     theta, clients = round_
-    after = exponentiate(believing(theta), *zip(*clients, strict=True), step).theta
+    after = exponentiate(believing(theta), *zip(*clients, strict=True), step).p
     scaled = [(j, value, weight * factor) for j, value, weight in clients]
-    assert exponentiate(believing(theta), *zip(*scaled, strict=True), step).theta == pytest.approx(after)
+    assert exponentiate(believing(theta), *zip(*scaled, strict=True), step).p == pytest.approx(after)
     halves = [(j, value, weight / 2) for j, value, weight in clients] * 2
-    assert exponentiate(believing(theta), *zip(*halves, strict=True), step).theta == pytest.approx(after)
+    assert exponentiate(believing(theta), *zip(*halves, strict=True), step).p == pytest.approx(after)
 
 
 @given(rounds, st.floats(1e-3, 1e3))
 def test_an_aggressive_step_does_not_depend_on_the_unit_of_the_loss(round_, factor):
     theta, clients = round_
-    after = exponentiate(believing(theta), *zip(*clients, strict=True)).theta
+    after = exponentiate(believing(theta), *zip(*clients, strict=True)).p
     scaled = [(j, value * factor, weight) for j, value, weight in clients]
-    assert exponentiate(believing(theta), *zip(*scaled, strict=True)).theta == pytest.approx(after)
+    assert exponentiate(believing(theta), *zip(*scaled, strict=True)).p == pytest.approx(after)
 
 
 @every_moving_step
 def test_the_first_step_of_the_adaptive_schedule_is_an_aggressive_one(step):
     other = exponentiate(uniform(3), [0, 1], [0.3, 0.8], [1, 2], "adaptive")
     same = exponentiate(uniform(3), [0, 1], [0.3, 0.8], [1, 2], step)
-    assert (same.theta == pytest.approx(other.theta)) == (step != "constant")
+    assert (same.p == pytest.approx(other.p)) == (step != "constant")
 
 
 @every_moving_step
@@ -286,7 +286,7 @@ def test_theta_finds_the_best_of_a_noiseless_table(step):
         choices = choose(belief, 10, stream(0, t))
         belief = exponentiate(belief, choices, [losses[j] for j in choices], [1] * 10, step, gamma=0.5)
     assert belief.mode == 2
-    assert belief.theta[2] > 0.9
+    assert belief.p[2] > 0.9
 
 
 @given(rounds, st.floats(0, 1))
@@ -312,7 +312,7 @@ def test_the_mode_of_a_theta_that_stays_uniform_is_the_arms_own_configuration():
 
 
 def assert_sound(belief, k):
-    theta = belief.theta
+    theta = belief.p
     assert theta.shape == belief.log_theta.shape == (k,)
     assert np.isfinite(belief.log_theta).all()
     assert (theta > 0).all()
@@ -360,10 +360,10 @@ def test_theta_stays_on_the_simplex_for_a_thousand_rounds_of_the_same(step, valu
 def test_a_candidate_at_the_bottom_can_come_back(step):
     bottom = believing([1, 1, 1])
     for _ in range(2000):
-        bottom = Belief(exponentiate(bottom, [0], [1.0], [1], "constant").log_theta)
-    assert bottom.theta[0] < 1e-300
+        bottom = Theta(exponentiate(bottom, [0], [1.0], [1], "constant").log_theta)
+    assert bottom.p[0] < 1e-300
     back = exponentiate(bottom, [0], [-1.0], [1], step)
-    assert back.theta[0] > bottom.theta[0] > 0
+    assert back.p[0] > bottom.p[0] > 0
     assert_sound(back, 3)
 
 
@@ -390,7 +390,7 @@ def test_a_client_without_weight_is_absent(step, nobody):
     """Its value is not among the round's either: the worst of it is not what NaN counts as."""
     present = exponentiate(uniform(3), [0, 1], [math.nan, 0.2], [2, 1], step)
     also = exponentiate(uniform(3), [0, 2, 1], [math.nan, 99.0, 0.2], [2, nobody, 1], step)
-    assert pack(also)["log_theta"].tobytes() == pack(present)["log_theta"].tobytes()
+    assert also.log_theta.tobytes() == present.log_theta.tobytes()
     assert also.baseline == present.baseline
 
 
@@ -399,7 +399,7 @@ def test_one_candidate_stays_certain(step):
     belief = uniform(1)
     for value in (0.3, math.nan, -1e308, 0.0):
         belief = exponentiate(belief, [0, 0], [value, 1.0], [1, 2], step, 0.5)
-        assert belief.theta.tolist() == [1.0]
+        assert belief.p.tolist() == [1.0]
         assert belief.entropy == 0
     assert belief.mass == 1.875  # 1 + 1/2 + 1/4 + 1/8: the past is remembered all the same
 
@@ -422,13 +422,13 @@ def test_a_value_that_is_not_finite_counts_as_the_worst(step, bad, baseline, oth
     said = exponentiate(
         before, [0, 1, 2], [worst, *(o if math.isfinite(o) else worst for o in others)], [1, 2, 3], step, 0.5
     )
-    assert after.theta.tolist() == said.theta.tolist()
+    assert after.p.tolist() == said.p.tolist()
     assert after.baseline == said.baseline
 
 
 def test_values_too_large_to_square_count_as_huge():
     after = exponentiate(uniform(2), [0, 1], [1e308, -1e308], [1, 1], "constant")
-    assert after.theta.tolist() == exponentiate(uniform(2), [0, 1], [1e100, -1e100], [1, 1], "constant").theta.tolist()
+    assert after.p.tolist() == exponentiate(uniform(2), [0, 1], [1e100, -1e100], [1, 1], "constant").p.tolist()
     assert after.mode == 1
 
 
@@ -444,7 +444,7 @@ def test_a_round_leaves_the_belief_before_it_as_it_was():
 
 def test_uniform():
     for k in (1, 2, 3, 27):
-        assert uniform(k).theta.tolist() == [1 / k] * k
+        assert uniform(k).p.tolist() == [1 / k] * k
         assert uniform(k).baseline == 0
         assert uniform(k).entropy == pytest.approx(math.log(k))
         assert uniform(k).mode == 0
@@ -460,7 +460,7 @@ def test_candidates_are_drawn_as_often_as_theta_says(theta):
 
 
 def test_a_candidate_of_no_probability_is_not_drawn():
-    belief = Belief(np.array([-700.0, 0.0, -700.0, -700.0]))
+    belief = Theta(np.array([-700.0, 0.0, -700.0, -700.0]))
     assert set(choose(belief, 1000, stream(0))) == {1}
 
 
@@ -514,14 +514,15 @@ def test_the_mode_is_the_first_of_equals():
 @given(wild, st.sampled_from(STEPS), st.floats(0, 1))
 def test_a_kept_belief_is_the_same_to_the_bit(rounds, step, gamma):
     k, rounds = rounds
-    kept = belief = uniform(k)
+    tuner = FedEx(k=k, step=step)
+    kept = belief = begun = Belief(({},) * k, gamma, uniform(k))
     for clients in rounds:
-        choices, values, weights = ([c[i] for c in clients] for i in range(3))
-        arrays = {name: np.frombuffer(a.tobytes(), a.dtype) for name, a in pack(kept).items()}
-        kept = exponentiate(unpack(arrays), choices, values, weights, step, gamma)
-        belief = exponentiate(belief, choices, values, weights, step, gamma)
-    assert {name: a.tobytes() for name, a in pack(kept).items()} == {n: a.tobytes() for n, a in pack(belief).items()}
-    assert all(a.dtype == np.float64 for a in pack(belief).values())
+        seen = [Seen((j,), (value,), weight) for j, value, weight in clients]
+        arrays = {name: np.frombuffer(a.tobytes(), a.dtype) for name, a in tuner.pack(kept).items()}
+        kept, belief = tuner.update(tuner.unpack(begun, arrays), seen), tuner.update(belief, seen)
+    mine, theirs = ({name: a.tobytes() for name, a in tuner.pack(one).items()} for one in (kept, belief))
+    assert mine == theirs
+    assert all(a.dtype == np.float64 for a in tuner.pack(belief).values())
 
 
 # Bad input.
@@ -661,7 +662,7 @@ def test_a_full_round_by_hand():
     """
     after = exponentiate(uniform(2), [[0, 1], [1, 0]], [[0.2, 0.6], [0.0, 0.4]], [1, 3], "constant")
     eta = math.sqrt(2 * math.log(2))
-    assert after.theta == proportional(math.exp(-eta * 0.35), math.exp(-eta * 0.15))
+    assert after.p == proportional(math.exp(-eta * 0.35), math.exp(-eta * 0.15))
     assert after.baseline == pytest.approx(0.05)
 
 
