@@ -4,67 +4,74 @@ from fedtuner.testing import ScheduleLaws
 
 class TestMySchedule(ScheduleLaws):
     def schedule(self):
-        return my_schedule(budget=2000, longest=200)
+        return MySchedule(budget=2000, longest=200)
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
+from fedtuner import tables
+from fedtuner.core.records import Key
+from fedtuner.core.schedule import Evidence, Play, Schedule, Score, Step
 from fedtuner.rng import stream
-from fedtuner.schedules import Schedule, Score, Step
 
-Table = Callable[[int, int], Score]  # what the arm scores at the round
+Table = Callable[[int, int], Score]  # what an arm scores at a round; a child scores as the arm that it descends from
 
 
-@dataclass(frozen=True)
-class Play:
-    """What a schedule did on a table."""
+@dataclass
+class Course:
+    """What a schedule has done on a table so far, step by step."""
 
-    steps: tuple[Step, ...]
-    rounds: Mapping[int, int]  # how far each arm was advanced
-    spent: int  # rounds of all arms together
-    winner: int
+    steps: list[Step] = field(default_factory=list)
+    at: dict[int, int] = field(default_factory=dict)  # the round that each arm has reached
+    root: dict[int, int] = field(default_factory=dict)  # the arm without a parent that each arm descends from
+    spent: int = 0  # rounds of all arms together
+    out: set[int] = field(default_factory=set)
+    states: set[Key] = field(default_factory=set)  # the states that a store has: latest ones, and those kept
+    winner: Key | None = None
+
+    def take(self, step: Step) -> None:
+        """Take note of a step, as a session does."""
+        self.steps.append(step)
+        for arm, start in step.start.items():
+            self.at[arm] = start.parent[1] if start.parent else 0
+            self.root[arm] = self.root[start.parent[0]] if start.parent else arm
+        self.out.update(step.out)
+        self.spent += sum(max(0, until - self.at.get(arm, 0)) for arm, until in step.until.items())
+        self.at |= step.until
+        self.states &= set(step.keep)
+        self.states |= {(arm, round) for arm, round in self.at.items() if arm not in self.out}
 
     @property
-    def finalists(self) -> set[int]:
-        """The arms alive at the end: no arm was advanced further."""
-        furthest = max(self.rounds.values())
-        return {arm for arm, reached in self.rounds.items() if reached == furthest}
+    def roots(self) -> list[int]:
+        """The arms that a sampler proposes."""
+        return sorted(set(self.root.values()))
 
 
-def play(schedule: Schedule, table: Table) -> Play:
-    """Run the schedule to its end, its arms scoring what the table says."""
-    course = paused(schedule, table)
-    while True:
-        try:
-            next(course)
-        except StopIteration as end:
-            played: Play = end.value
-            return played
+def play(schedule: Schedule, table: Table) -> Course:
+    """Play the schedule to its end, its arms scoring what the table says."""
+    course = Course()
+    for _ in paused(schedule, table, course):
+        pass
+    return course
 
 
-def paused(schedule: Schedule, table: Table) -> Generator[Step, None, Play]:
-    """Run the schedule as ``play`` does, pausing at each step."""
-    steps: list[Step] = []
-    rounds: dict[int, int] = {}
-    spent = 0
-    coroutine = schedule.steps()
-    try:
-        step = next(coroutine)
-        while True:
-            # Every step costs a round, so a schedule that asks for more steps than rounds never comes to an end.
-            assert len(steps) < schedule.budget, f"{len(steps)} steps and no end, on a budget of {schedule.budget}"
-            steps.append(step)
-            for arm in step.arms:
-                spent += max(0, step.until - rounds.get(arm, 0))
-                rounds[arm] = step.until
-            yield step
-            step = coroutine.send({arm: table(arm, step.until) for arm in step.arms})
-    except StopIteration as end:
-        return Play(tuple(steps), rounds, spent, end.value)
+def paused(schedule: Schedule, table: Table, course: Course) -> Iterator[Step]:
+    """Play the schedule as ``play`` does, yielding each step before it is taken."""
+    on = Play(schedule)
+    while on.step is not None:
+        # Every step costs a round, so a schedule that asks for more steps than rounds never comes to an end.
+        steps = len(course.steps)
+        assert steps < schedule.budget, f"{steps} steps and no end, on a budget of {schedule.budget}"
+        step = on.step
+        yield step
+        course.take(step)
+        on.tell(Evidence({arm: table(course.root.get(arm, arm), until) for arm, until in step.until.items()}))
+    course.winner = on.winner
 
 
 def noisy(seed: int) -> Table:
@@ -108,65 +115,79 @@ class ScheduleLaws:
         yield noiseless(0)
         yield from (constant(score) for score in (0.0, math.nan, math.inf, -math.inf))
 
+    def test_it_can_stand_in_a_table(self) -> None:
+        """A study's journal holds its schedule, so it is a dataclass or has ``describe()``."""
+        schedule = self.schedule()
+        assert isinstance(schedule, Schedule)
+        assert isinstance(json.loads(json.dumps(tables.plain(schedule), allow_nan=False)), Mapping)
+
     def test_the_budget_is_never_exceeded(self) -> None:
-        """No more rounds than ``budget`` are asked for, and no more than ``cost`` says."""
+        """No more rounds than ``budget`` are asked for."""
         schedule = self.schedule()
         for table in self.tables():
             spent = play(schedule, table).spent
             assert spent <= schedule.budget, f"{spent} rounds, but the budget is {schedule.budget}"
-            assert spent <= schedule.cost, f"{spent} rounds, but the cost is said to be {schedule.cost}"
 
     def test_every_arm_only_moves_forward(self) -> None:
-        """Each step advances each of its arms, none past ``longest``; the arms 0 .. ``arms`` - 1 all start."""
+        """Each step advances each of its arms, none past ``longest``; arms start once, numbered in order."""
         schedule = self.schedule()
         for table in self.tables():
-            rounds: dict[int, int] = {}
-            for step in play(schedule, table).steps:
-                assert step.arms, f"{step} has no arm"
-                assert len(set(step.arms)) == len(step.arms), f"{step} has an arm twice"
-                assert step.until <= schedule.longest, f"{step} goes past longest = {schedule.longest}"
-                for arm in step.arms:
-                    assert rounds.get(arm, 0) < step.until, f"{step}, but arm {arm} is at round {rounds[arm]} already"
-                    rounds[arm] = step.until
-            assert sorted(rounds) == list(range(schedule.arms)), f"{schedule.arms} arms, but {sorted(rounds)} started"
-
-    def test_the_winner_was_alive_at_the_end(self) -> None:
-        """No arm was advanced further than the winner: an eliminated arm does not come back."""
-        schedule = self.schedule()
-        for table in self.tables():
-            played = play(schedule, table)
-            assert played.winner in played.finalists, f"arm {played.winner} won, but {played.finalists} were left"
+            course = Course()
+            for step in paused(schedule, table, course):
+                assert step.until, f"{step} has no arm"
+                known = len(course.at)
+                numbers = list(range(known, known + len(step.start)))
+                assert sorted(step.start) == numbers, f"{sorted(step.start)} start, but {numbers} are next"
+                for arm, until in step.until.items():
+                    assert arm in course.at or arm in step.start, f"{step}, but arm {arm} has not started"
+                    parent = step.start[arm].parent if arm in step.start else None
+                    at = course.at.get(arm, parent[1] if parent else 0)
+                    assert at < until, f"{step}, but arm {arm} is at round {at} already"
+                    assert until <= schedule.longest, f"{step} goes past longest = {schedule.longest}"
 
     def test_an_arm_that_is_out_is_gone(self) -> None:
         """What a step names as ``out`` had been running, runs no more and does not win: its state may be forgotten."""
         schedule = self.schedule()
         for table in self.tables():
-            started: set[int] = set()
-            out: set[int] = set()
-            played = play(schedule, table)
-            for step in played.steps:
-                assert started.issuperset(step.out), f"{step}, but only {sorted(started)} had started"
-                assert out.isdisjoint(step.out), f"{step} has an arm out a second time"
-                out.update(step.out)
-                assert out.isdisjoint(step.arms), f"{step}, but {sorted(out)} are out"
-                started.update(step.arms)
-            assert played.winner not in out, f"arm {played.winner} won, but was out"
+            course = Course()
+            for step in paused(schedule, table, course):
+                assert course.at.keys() >= set(step.out), f"{step}, but only {sorted(course.at)} had started"
+                assert course.out.isdisjoint(step.out), f"{step} has an arm out a second time"
+                gone = course.out | set(step.out)
+                assert gone.isdisjoint(step.until), f"{step}, but {sorted(gone)} are out"
+            winner, _ = _winner(course)
+            assert winner not in course.out, f"arm {winner} won, but was out"
+
+    def test_states_that_are_named_are_there(self) -> None:
+        """A child's parent and the winner are an arm's latest state, or one that every step since has kept."""
+        schedule = self.schedule()
+        for table in self.tables():
+            course = Course()
+            for step in paused(schedule, table, course):
+                parents = {start.parent for start in step.start.values() if start.parent is not None}
+                assert parents <= course.states, f"{parents - course.states} are parents, but were not kept"
+                wrong = set(step.keep) - course.states
+                assert not wrong, f"{step}, but the states {wrong} are not there"
+            winner = _winner(course)
+            assert winner in course.states, f"{winner} won, but its state was not kept"
 
     def test_the_best_arm_of_a_noiseless_table_wins(self) -> None:
-        """Where the curves never cross, the best arm survives every elimination, whichever its number."""
+        """Where the curves never cross, the best arm or a child of it survives every elimination."""
         schedule = self.schedule()
-        for best in {*range(0, schedule.arms, max(1, schedule.arms // 50)), schedule.arms - 1}:
-            winner = play(schedule, noiseless(best)).winner
+        roots = play(schedule, noiseless(0)).roots
+        for best in {*roots[:: max(1, len(roots) // 50)], roots[-1]}:
+            winner = _root(play(schedule, noiseless(best)))
             assert winner == best, f"arm {winner} won, but {best} was the best at every round"
 
     def test_scores_that_are_not_finite_still_give_a_winner(self) -> None:
         """Where every arm diverged one of them wins; where one did not, it wins, however bad."""
         schedule = self.schedule()
         for bad in (math.nan, math.inf, -math.inf):
-            winner = play(schedule, constant(bad)).winner
-            assert winner in range(schedule.arms), f"{winner!r} won where every score was {bad}"
-            for sound in {0, schedule.arms // 2, schedule.arms - 1}:
-                winner = play(schedule, constant(bad, sound, 1e9)).winner
+            course = play(schedule, constant(bad))
+            arm, round = _winner(course)
+            assert 0 < round <= course.at[arm], f"arm {arm} won at round {round} of {course.at[arm]}"
+            for sound in {0, course.roots[len(course.roots) // 2], course.roots[-1]}:
+                winner = _root(play(schedule, constant(bad, sound, 1e9)))
                 assert winner == sound, f"arm {winner} with {bad} won over arm {sound} with a finite score"
 
     def test_the_same_scores_give_the_same_steps(self) -> None:
@@ -174,9 +195,20 @@ class ScheduleLaws:
         schedule = self.schedule()
         for table in self.tables():
             alone = play(self.schedule(), table)
-            other, course = paused(schedule, noisy(99)), paused(schedule, table)
+            other, beside = paused(schedule, noisy(99), Course()), paused(schedule, table, Course())
             for step in alone.steps:
                 next(other, None)
-                assert next(course, None) == step, f"the same scores, but {step} only where no other run is under way"
+                assert next(beside, None) == step, f"the same scores, but {step} only where no other run is under way"
             again = play(schedule, table)
             assert again == alone, f"the same scores, but first {alone} and then {again}"
+
+
+def _winner(course: Course) -> Key:
+    won = course.winner
+    assert isinstance(won, tuple), f"{won!r} won, but a winner is an arm and a round"
+    assert won[0] in course.at, f"arm {won[0]} won, but has not started"
+    return won
+
+
+def _root(course: Course) -> int:
+    return course.root[_winner(course)[0]]
