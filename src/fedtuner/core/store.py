@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from fedtuner.core.model import Vectors
@@ -144,6 +145,11 @@ class Store(Protocol):
     """Where a study is kept: a folder, or this process's memory."""
 
     @property
+    def path(self) -> Path | None:
+        """Its folder; None where it has none, so that it ends with this process."""
+        ...
+
+    @property
     def blobs(self) -> Blobs:
         """What clients remember, where that is too large for a state."""
         ...
@@ -160,8 +166,8 @@ class Store(Protocol):
         """Keep a state, its belief packed by the tuner; return its checksum."""
         ...
 
-    def load(self, key: Key) -> tuple[State, Vectors]:
-        """Return a state, without a belief, and the packed belief."""
+    def load(self, key: Key, known: str = "") -> tuple[State, Vectors]:
+        """Return a state, without a belief, and the packed belief; ``known`` is its checksum."""
         ...
 
     def drop(self, keys: Iterable[Key]) -> None:

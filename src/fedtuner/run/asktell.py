@@ -3,56 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import numpy as np
 
 from fedtuner.core.executor import Advance
-from fedtuner.core.records import Key, Plan, Report, Tally
+from fedtuner.core.model import Vector
+from fedtuner.core.records import Plan, Report, Tally
 from fedtuner.core.schedule import Play, Step
 from fedtuner.errors import SpecError
 from fedtuner.run.executors.serial import fetched, settled
 from fedtuner.run.session import Session
 
 
-@dataclass
 class AskTell:
-    """One schedule's play over an open session, with several rounds in flight."""
+    """One schedule's play over an open session, with several rounds in flight, at most one of each arm."""
 
-    session: Session
-
-    def __post_init__(self) -> None:
-        self._course = Play(self.session.setup.schedule)
-        self._in_flight: dict[Key, Advance] = {}
-        self._taken: Step | None = None
-        self._enter()
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._course = Play(session.setup.schedule)
+        self._in_flight: dict[int, tuple[Advance, Plan]] = {}  # by arm
+        self._taken: Step | None = None  # the step whose arms are started
+        self._go_on()
 
     def ask(self) -> Plan | None:
         """Return a round of an arm that has none in flight and is not yet where it should be; None if there is none."""
-        step = self._course.step
+        session, step = self.session, self._course.step
         for arm, until in step.until.items() if step else ():
-            work = Advance(self.session.journal.arms[arm], self.session.latest(arm), until)
-            key = (arm, work.state.round)
-            if not work.done and not any(arm == other for other, _ in self._in_flight):
-                federation = self.session.federation
-                plan = self.session.round.plan(work.arm, work.state, federation.present())
-                self._in_flight[key] = work
-                return fetched(plan, self.session.where.store.blobs)
+            if arm not in self._in_flight and not (work := session.work(arm, until)).done:
+                plan = session.round.plan(work.arm, work.state, session.federation.present())
+                plan = fetched(plan, session.where.store.blobs)
+                self._in_flight[arm] = work, plan
+                return plan
         return None
 
     def tell(self, plan: Plan, reports: Sequence[Report | None] | Tally) -> None:
-        """Settle a round that is in flight."""
-        work = self._in_flight.get((plan.arm, plan.round))
-        if work is None:
-            raise SpecError(f"arm {plan.arm}, round {plan.round + 1} is not in flight: tell each plan once")
-        if not isinstance(reports, Tally):
-            if len(reports) != len(plan.jobs):
-                raise SpecError(f"{len(reports)} reports, but the plan has {len(plan.jobs)} jobs: None for who is absent")
-            reports = self.session.round.tally(plan, reports)
-        self.session.accept(settled(self.session.round, self.session.where.store.blobs, work, reports))
-        del self._in_flight[plan.arm, plan.round]
-        self._enter()
+        """Settle a round that is in flight; it is saved when this returns. After an error it is still in flight."""
+        work, asked = self._in_flight.get(plan.arm, (None, None))
+        name = f"arm {plan.arm}, round {plan.round + 1}"
+        if work is None or asked is None or asked.round != plan.round:
+            raise SpecError(f"{name} is not in flight: tell each plan that ask() gave once, before close()")
+        if not _same(asked, plan):
+            raise SpecError(f"{name} is in flight, but this plan is another one: was it asked of another study?")
+        session = self.session
+        if isinstance(reports, Tally):
+            _check_change(name, reports.change, asked)
+            tally = reports
+        else:
+            _check(name, asked, reports)
+            tally = session.round.tally(asked, reports)
+        session.accept(settled(session.round, session.where.store.blobs, work, tally), save=True)
+        del self._in_flight[plan.arm]
+        self._go_on()
 
-    def _enter(self) -> None:
-        """Go through the steps that are done, to the first that has something left to do."""
+    def _go_on(self) -> None:
+        """Go through the steps that are done, to the first that has something left to do, or to the end."""
         session, schedule = self.session, self.session.setup.schedule
         if self._in_flight:
             return
@@ -60,10 +64,44 @@ class AskTell:
             if step is not self._taken:
                 session.take(step)
                 session.until, self._taken = step.until, step
-            if any(not Advance(session.journal.arms[a], session.latest(a), t).done for a, t in step.until.items()):
+            if any(not session.work(arm, until).done for arm, until in step.until.items()):
                 return
             self._course.tell(session.evidence(step.until, schedule.scoring, session.setup.target))
         assert self._course.winner is not None
         session.finish(self._course.winner)
 
 
+def _same(asked: Plan, told: Plan) -> bool:
+    """Return whether two plans are the same round of the same study; they may have been sent and copied."""
+    jobs = [[(job.client, job.choices) for job in plan.jobs] for plan in (asked, told)]
+    return asked.seed == told.seed and jobs[0] == jobs[1] and np.array_equal(asked.w, told.w)
+
+
+def _check(name: str, plan: Plan, reports: Sequence[Report | None]) -> None:
+    """Refuse reports that are not those of the plan's jobs."""
+    if len(reports) != len(plan.jobs):
+        raise SpecError(
+            f"{name}: {len(reports)} reports, but the plan has {len(plan.jobs)} jobs: give None for a client that "
+            "did not answer"
+        )
+    for n, (job, report) in enumerate(zip(plan.jobs, reports, strict=True)):
+        if report is None:
+            continue
+        if not isinstance(report, Report):
+            raise SpecError(f"{name}: report {n} is {type(report).__name__}, but must be a Report: see plan.report()")
+        if report.client != job.client:
+            raise SpecError(
+                f"{name}: report {n} is of client {report.client}, but job {n} is of client {job.client}: give reports "
+                "in the order of the plan's jobs"
+            )
+        if [tried.label for tried in report.tried] != [choice.label for choice in job.choices]:
+            raise SpecError(
+                f"{name}: client {job.client} tried {[t.label for t in report.tried]}, but its job has the choices "
+                f"{[c.label for c in job.choices]}"
+            )
+        _check_change(f"{name}, client {job.client}", report.change, plan)
+
+
+def _check_change(name: str, change: Vector | None, plan: Plan) -> None:
+    if change is not None and np.shape(change) != plan.w.shape:
+        raise SpecError(f"{name}: the change is of shape {np.shape(change)}, but the model is {plan.w.shape}")

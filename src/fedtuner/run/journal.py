@@ -10,8 +10,6 @@ from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Evaluation, 
 from fedtuner.errors import StoreError
 from fedtuner.space import Config
 
-FORMAT = 2  # of the store
-
 
 class Journal:
     """A study so far."""
@@ -35,7 +33,7 @@ class Journal:
     def add(self, event: Event) -> None:
         """Take note of an event."""
         if isinstance(event, Done):
-            self.own_records.setdefault(event.record.arm, []).append(event.record)
+            self.own_records[event.record.arm].append(event.record)
             if event.state:
                 self.keep(event)
         elif isinstance(event, Started):
@@ -82,9 +80,7 @@ class Journal:
         """Return an arm's rounds up to one, with those of the arms that it goes on from."""
         parent, own = self.arms[arm].parent, self.own_records[arm]
         before = [] if parent is None else self.records(*parent)
-        if until is None or not own or own[-1].round <= until:
-            return [*before, *own] if before else own
-        return [r for r in (*before, *own) if r.round <= until]
+        return [r for r in (*before, *own) if until is None or r.round <= until]
 
     def round_of(self, arm: int) -> int:
         """Return the last round that is known of an arm."""
@@ -115,9 +111,35 @@ class Journal:
 
 def read(store: Store, name: str) -> Journal:
     """Return the journal of a store, which need not be open."""
-    journal = Journal(store.events())
+    journal = fold(store.events(), name)
     if journal.begun is None:
         raise StoreError(f"no study in {name}: there is no journal; 'fedtuner run' makes one")
-    if journal.begun.format != FORMAT:
-        raise StoreError(f"{name} is of format {journal.begun.format}, but this version reads {FORMAT}: use another")
     return journal
+
+
+def fold(events: Iterable[Event], name: str) -> Journal:
+    """Return the journal of a store's events, or raise where lines are missing, doubled or out of order."""
+    journal = Journal()
+    for number, event in enumerate(events, start=1):
+        wrong = _wrong(event, journal)
+        if wrong:
+            raise StoreError(
+                f"{name}, line {number} of the journal: {wrong}. Restore it from a copy, or use another store"
+            )
+        journal.add(event)
+    return journal
+
+
+def _wrong(event: Event, journal: Journal) -> str:
+    """Return why an event cannot follow those before it; empty if it can."""
+    if isinstance(event, Begun) == (journal.begun is not None):
+        return "a study begins once, with the first line"
+    if isinstance(event, Started) and event.arm.id in journal.arms:
+        return f"arm {event.arm.id} starts a second time"
+    if isinstance(event, Done):
+        arm, round = event.record.arm, event.record.round
+        if arm not in journal.arms:
+            return f"round {round} of arm {arm}, which has not started"
+        if round != journal.round_of(arm) + 1:
+            return f"round {round} of arm {arm} comes after its round {journal.round_of(arm)}"
+    return ""

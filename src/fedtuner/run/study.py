@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from fedtuner import checks, methods, samplers, tables
-from fedtuner.core.executor import OpenExecutor
+from fedtuner.core.executor import OpenExecutor, Stop
 from fedtuner.core.federation import SPLITS, Federation
 from fedtuner.core.method import Method
 from fedtuner.core.model import Vector
@@ -17,6 +19,7 @@ from fedtuner.core.round import Round
 from fedtuner.core.sampler import Sampler
 from fedtuner.core.schedule import METRICS, Schedule
 from fedtuner.core.setup import Setup, resolve
+from fedtuner.core.store import Store
 from fedtuner.core.tuner import Floats, Tuner
 from fedtuner.errors import SpecError, suggest
 from fedtuner.run.asktell import AskTell
@@ -62,39 +65,52 @@ class Study:
 
     def run(self, progress: bool | Show | None = None, label: str = "tuning") -> Study:
         """Run it to its end, from wherever its store has it, and return it."""
-        # Where each round is saved as it is done, whoever runs us (Flower) has its own way to end.
-        dear = self.problem.save_every_round
-        shown = True if progress is None and dear else progress
-        with showing(shown, label) as show, stoppable(not dear) as stop, self._session(stop) as session:
+        # Where rounds are those of real devices, whoever runs us (Flower) shows our lines and has its own way to end.
+        devices = self.problem.save_every_round
+        shown = True if progress is None and devices else progress
+        with showing(shown, label) as show, stoppable(not devices) as stop, self._session(stop) as session:
             session.on_progress = Meter(session, show).tell
             play(self.schedule, session)
         return self
 
-    def _session(self, stop: Callable[[], bool] = lambda: False) -> Session:
+    @contextmanager
+    def _session(self, stop: Stop = lambda: False) -> Iterator[Session]:
+        """Yield an open session, whose journal is the study's from now on."""
         self.close()
-        session = Session(self.setup, self.problem, self.where, stop)
-        return _Viewed(session, self)  # type: ignore[return-value]
+        with Session(self.setup, self.problem, self.where, stop) as session:
+            self.journal = session.journal
+            yield session
 
     # Ask and tell
 
     def ask(self) -> Plan | None:
         """Return the next round to do: an arm's model, a configuration for each client, the server's hyperparameters.
 
-        None where there is nothing to do now: the study is finished, or it waits for the rounds in flight.
+        None where there is nothing to do now: the study is ``finished``, or it waits for the rounds in flight. The
+        study holds its store until it is finished, closed (``with prepare(...) as study``) or no longer referred to.
+        Asked again after that, it gives the rounds in flight once more, the same to the bit.
         """
-        if self._asking is None:
-            session = Session(self.setup, self.problem, self.where)
-            self._asking = AskTell(session.__enter__())
+        if self._asking is None and not self.finished:
+            session = Session(self.setup, self.problem, self.where).open()
+            try:
+                self._asking = AskTell(session)
+            except BaseException:
+                session.close()
+                raise
             self.journal = session.journal
-        plan = self._asking.ask()
+        plan = self._asking.ask() if self._asking else None
         if self.finished:
             self.close()
         return plan
 
     def tell(self, plan: Plan, reports: Sequence[Report | None] | Tally) -> None:
-        """Settle a round: reports in the order of the plan's jobs, None where a client did not answer; or their tally."""
+        """Settle a round: reports in the order of the plan's jobs, None where a client did not answer; or their tally.
+
+        Rounds in flight may be told in any order. A round that was told is in the store when this returns.
+        """
         if self._asking is None:
-            raise SpecError("there is no round in flight: ask() for one first")
+            why = "the study is finished" if self.finished else "ask() for one first"
+            raise SpecError(f"there is no round in flight: {why}")
         self._asking.tell(plan, reports)
         if self.finished:
             self.close()
@@ -107,8 +123,14 @@ class Study:
     def close(self) -> None:
         """Let go of the store; ``ask`` opens it again."""
         if self._asking is not None:
-            self._asking.session.__exit__(None, None, None)
-            self._asking = None
+            asking, self._asking = self._asking, None
+            asking.session.close()
+
+    def __enter__(self) -> Study:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
 
     # What is known
 
@@ -172,21 +194,6 @@ class Study:
         return {**tables.plain(self.setup.describe()), "problem": tables.plain(self.problem.describe())}
 
 
-class _Viewed:
-    """A session whose journal a study shows while it is open and afterwards."""
-
-    def __init__(self, session: Session, study: Study) -> None:
-        self._opened, self._study = session, study
-
-    def __enter__(self) -> Session:
-        session = self._opened.__enter__()
-        self._study.journal = session.journal
-        return session
-
-    def __exit__(self, *error: Any) -> None:
-        self._opened.__exit__(*error)
-
-
 def prepare(
     problem: Federation,
     space: Space | None = None,
@@ -195,7 +202,7 @@ def prepare(
     fedex: FedEx | None = None,
     tuner: Tuner | None = None,
     schedule: Schedule | None = None,
-    store: str | Path | None = None,
+    store: str | Path | Store | None = None,
     workers: int | None = None,
     executor: OpenExecutor | None = None,
     watch: Watch | None = None,
@@ -238,7 +245,7 @@ def tune(
     cohort: int = 10,
     target: str = "personalized",
     seed: int = 0,
-    store: str | Path | None = None,
+    store: str | Path | Store | None = None,
     workers: int | None = None,
     cohorts: str = "independent",
     progress: bool | Show | None = None,

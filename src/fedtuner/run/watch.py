@@ -46,26 +46,27 @@ class Meter:
 
     def __init__(self, session: Session, show: Show) -> None:
         self._session, self._show, self._outline = session, show, outline(session.setup.schedule)
-        self._began, self._before = time.monotonic(), session.used
+        self._began, self._before = time.monotonic(), session.journal.rounds_used
         self._told = -math.inf
 
     def tell(self) -> None:
         """Show the status, unless that was a moment ago and the study is not at its end."""
-        planned = self._outline.cost - sum(self._session.short.values())
-        if time.monotonic() - self._told > _MOMENT or self._session.used >= planned:
+        if time.monotonic() - self._told > _MOMENT or self._session.journal.rounds_used >= self._planned():
             self._show(self.status())
             self._told = time.monotonic()
 
     def status(self) -> Status:
         """Return how far the session is."""
-        session, setup = self._session, self._session.setup
-        planned = self._outline.cost - sum(session.short.values())
-        racing = [arm for arm in session.alive if session.journal.own_records.get(arm)]
-        scores = [setup.schedule.scoring.score(session.journal.records(arm), setup.target)[0] for arm in racing]
-        done, seconds = session.used - self._before, time.monotonic() - self._began
-        left = seconds / done * (planned - session.used) if done else None
-        best = min(scores, default=None)
-        return Status(session.used, planned, len(session.alive), self._outline.arms, best, left)
+        journal, setup, alive = self._session.journal, self._session.setup, self._session.alive
+        racing = [journal.records(arm) for arm in alive if journal.own_records.get(arm)]
+        scores = [setup.schedule.scoring.score(records, setup.target)[0] for records in racing]
+        used, planned, seconds = journal.rounds_used, self._planned(), time.monotonic() - self._began
+        done = used - self._before
+        left = seconds / done * (planned - used) if done else None
+        return Status(used, planned, len(alive), self._outline.arms, min(scores, default=None), left)
+
+    def _planned(self) -> int:
+        return self._outline.cost - sum(self._session.short.values())
 
 
 def duration(seconds: float | None) -> str:

@@ -1,6 +1,6 @@
-"""Every touch of the disk: files are replaced whole, journals grow by whole flushes.
+"""Every change of a study's folder: files are replaced whole, journals grow by whole flushes.
 
-Tests put another ``Files`` in its place, to stop a study before each touch.
+Tests put another ``Files`` in its place, to stop a study before each change.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +19,38 @@ from fedtuner.tables import plain
 
 
 class Files:
-    """The operations that a store needs."""
+    """The operations that change a folder."""
 
     def replace(self, path: Path, data: bytes) -> None:
-        """Write a file so that a reader sees the old one or the new one, never a part."""
-        aside = path.with_name(path.name + ".part")
-        with aside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
+        """Write a file so that a reader sees the old one or the new one, never a part.
 
-    def append(self, path: Path, data: bytes) -> None:
-        """Add to a file; the data is on disk when this returns."""
+        The file written aside has the process in its name: workers whose driver is gone may write the same file.
+        """
+        aside = path.with_name(f"{path.name}.{os.getpid()}.part")
+        try:
+            with aside.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
+
+    def append(self, path: Path, data: bytes, size: int | None = None) -> None:
+        """Add to a file; the data is on disk when this returns.
+
+        ``size`` is the file's length so far: what an append that failed has left behind it is cut off first.
+        """
+        fresh = not path.exists()
         with path.open("ab", buffering=0) as file:
+            if size is not None and os.fstat(file.fileno()).st_size > size:
+                file.truncate(size)
             while data:
                 data = data[file.write(data) :]
             os.fsync(file.fileno())
+        if fresh:
+            self.sync(path.parent)
 
     def cut(self, path: Path, size: int) -> None:
         """Shorten a file."""
@@ -48,6 +63,20 @@ class Files:
     def make_folder(self, path: Path) -> None:
         """Make a folder, if it is not there."""
         path.mkdir(parents=True, exist_ok=True)
+
+    def remove_folder(self, path: Path) -> None:
+        """Delete a folder, if it is there and empty."""
+        with suppress(OSError):
+            path.rmdir()
+
+    def sync(self, folder: Path) -> None:
+        """See that the names of a folder's files are on disk: a renamed file may else be lost in a power cut."""
+        if os.name == "posix":
+            opened = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(opened)
+            finally:
+                os.close(opened)
 
 
 def replace_file(path: Path, data: bytes) -> None:

@@ -14,12 +14,14 @@ opening deletes, and an unfinished flush at the journal's end, which it cuts off
 from __future__ import annotations
 
 import json
+import re
 import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from fedtuner.core.memory import blobs_of
 from fedtuner.core.model import Vectors
 from fedtuner.core.records import Key, State
 from fedtuner.core.store import Begun, Done, Event, Note, Started
@@ -28,6 +30,9 @@ from fedtuner.run.store.files import Files, check_room, disk_errors
 from fedtuner.run.store.lines import decode, encode
 from fedtuner.run.store.lock import Lock
 from fedtuner.run.store.states import FileBlobs, checksum, pack, unpack
+
+START: Key = (-1, 0)  # the weights that all arms begin from, where they do not come from the seed
+_STATE = re.compile(r"-?\d+-\d+\.safetensors(\.\d+\.part)?")  # names of states, and of states half written
 
 
 class Folder:
@@ -38,11 +43,12 @@ class Folder:
         self.files = files or Files()
         self.blobs = FileBlobs(self.path / "memory", self.files)
         self._lock: Lock | None = None
+        self._size = 0  # of the journal, while the folder is open
         self._read: list[Event] | None = None  # what opening has read, until it is asked for
         if (self.path / "spec.json").exists():
             raise StoreError(
-                f"{self.path} holds a study of the first format (it has a spec.json), which this version does not read: "
-                "use another --store (store=)"
+                f"{self.path} holds a study of the first format (it has a spec.json), which this version does not read: use "
+                "another --store (store=)"
             )
 
     @property
@@ -56,45 +62,39 @@ class Folder:
 
     def events(self) -> Iterator[Event]:
         """Yield the events of all finished flushes."""
-        if self._read is not None:
-            known, self._read = self._read, None
-            yield from known
-            return
-        if not self.exists():
-            return
-        try:
-            data = self.journal.read_bytes()
-        except OSError as error:
-            raise StoreError(f"cannot read {self.journal}: {error.strerror}") from error
-        events, whole = decode(data, str(self.journal))
-        if self._lock is not None and whole < len(data):
-            with disk_errors(self.path):
-                self.files.cut(self.journal, whole)
-            self.append((), [Note("cut", f"an unfinished flush of {len(data) - whole} bytes was cut off")])
-        yield from events
+        known, self._read = self._read, None
+        yield from self._decode()[0] if known is None else known
 
     def append(self, events: Sequence[Event], notes: Sequence[Note] = ()) -> None:
         """Add lines to the journal and to the log."""
         with disk_errors(self.path):
             if events:
-                self.files.append(self.journal, encode(events))
+                lines = encode(events)
+                self.files.append(self.journal, lines, self._size)
+                self._size += len(lines)
             if notes:
                 about = {"time": round(time.time(), 3), "host": socket.gethostname()}
-                lines = (json.dumps({**about, **asdict(note)}) for note in notes)
-                self.files.append(self.path / "log.jsonl", "".join(f"{line}\n" for line in lines).encode())
+                told = (json.dumps({**about, **asdict(note)}) for note in notes)
+                self.files.append(self.path / "log.jsonl", "".join(f"{line}\n" for line in told).encode())
 
     def save(self, key: Key, state: State, belief: Vectors) -> str:
         """Write a state's file."""
         data = pack(state, belief)
         with disk_errors(self.path):
+            for arm in {blob.arm for blob in blobs_of(state.memory)}:  # what it refers to is on disk before it is
+                self.files.sync(self.blobs.folder / str(arm))
             self.files.replace(self._file(key), data)
+            self.files.sync(self.path / "states")
         return checksum(data)
 
-    def load(self, key: Key) -> tuple[State, Vectors]:
-        """Read a state's file."""
+    def load(self, key: Key, known: str = "") -> tuple[State, Vectors]:
+        """Read a state's file; ``known`` is its checksum."""
         path = self._file(key)
         try:
-            return unpack(path.read_bytes())
+            data = path.read_bytes()
+            if known and checksum(data) != known:
+                raise ValueError("its checksum is another")
+            return unpack(data)
         except Exception as error:
             raise StoreError(f"{path} is missing or damaged ({error}): restore it, or use another store") from error
 
@@ -105,26 +105,43 @@ class Folder:
                 self.files.remove(self._file(key))
 
     def open(self, room: int = 0) -> None:
-        """Take the folder, see that it can be written to, and delete states that no line of the journal names."""
+        """Take the folder, cut off an unfinished flush, and delete states that no line of the journal names."""
         with disk_errors(self.path):
             self.files.make_folder(self.path / "states")
             self._lock = Lock(self.path)
             try:
-                self._read = list(self.events())
-                named = set(_named(self._read))
-                for file in sorted((self.path / "states").iterdir()):
-                    if file.name not in named:
-                        self.files.remove(file)
+                self._adopt()
                 check_room(self.path, room)
             except BaseException:
                 self.close()
                 raise
+
+    def _adopt(self) -> None:
+        self._read, self._size, unfinished = self._decode()
+        if unfinished:
+            self.append((), [Note("cut", f"an unfinished flush of {unfinished} bytes was cut off the journal's end")])
+            self.files.cut(self.journal, self._size)
+        named = set(_named(self._read))
+        for file in sorted((self.path / "states").iterdir()):
+            if _STATE.fullmatch(file.name) and file.name not in named:
+                self.files.remove(file)
 
     def close(self) -> None:
         """Let another process have the folder."""
         if self._lock is not None:
             self._lock.release()
             self._lock = self._read = None
+
+    def _decode(self) -> tuple[list[Event], int, int]:
+        """Return the events of finished flushes, how many bytes they are, and how many come after them."""
+        if not self.exists():
+            return [], 0, 0
+        try:
+            data = self.journal.read_bytes()
+        except OSError as error:
+            raise StoreError(f"cannot read {self.journal}: {error.strerror}") from error
+        events, size = decode(data, str(self.journal))
+        return events, size, len(data) - size
 
     def _file(self, key: Key) -> Path:
         return self.path / "states" / _name(key)
@@ -143,6 +160,3 @@ def _named(events: Iterable[Event]) -> Iterator[str]:
             yield _name((event.arm.id, event.arm.parent[1]))
         if isinstance(event, Begun) and event.start:
             yield _name(START)
-
-
-START: Key = (-1, 0)  # the weights that all arms begin from, where they do not come from the seed

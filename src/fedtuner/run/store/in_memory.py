@@ -47,7 +47,7 @@ class InMemory:
         self._states[key] = (state, belief)
         return "in memory"
 
-    def load(self, key: Key) -> tuple[State, Vectors]:
+    def load(self, key: Key, known: str = "") -> tuple[State, Vectors]:
         """Return a state."""
         if key not in self._states:
             raise StoreError(f"the state of arm {key[0]} after round {key[1]} is no longer kept")

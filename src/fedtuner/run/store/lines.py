@@ -13,6 +13,7 @@ from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Evaluation, 
 from fedtuner.errors import StoreError
 from fedtuner.tables import plain
 
+FORMAT = 2  # of the store
 _FLOATS = tuple(f.name for f in fields(Record) if f.type == "float")
 
 
@@ -46,26 +47,25 @@ def decode(data: bytes, name: str) -> tuple[list[Event], int]:
     A flush ends with the line that names its state, so what a crash may leave is an unfinished flush at the end: half a
     line, or rounds whose state no line names. That part is not read. A damaged line before it is an error.
     """
+    *lines, tail = data.split(b"\n")  # the tail is what has no end of line: empty, unless a flush was cut short
     events: list[Event] = []
-    sound, whole, start, number = 0, 0, 0, 0  # events and bytes of finished flushes
-    while start < len(data):
-        number += 1
-        end = data.find(b"\n", start)
+    whole, size, read = 0, 0, 0  # events and bytes of finished flushes; bytes read
+    for number, line in enumerate(lines, start=1):
         try:
-            if end < 0:
-                raise ValueError("there is no end of line")
-            event = _event(data[start:end])
-        except (ValueError, KeyError, TypeError) as error:
-            if end < 0 or end + 1 == len(data):
+            event = _event(line)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if number == len(lines) and not tail:
                 break
             raise StoreError(
                 f"{name}, line {number} is damaged ({error}): restore the file from a copy, or use another store"
             ) from error
+        if isinstance(event, Begun) and event.format != FORMAT:
+            raise StoreError(f"{name} is of format {event.format}, but this version reads {FORMAT}: use another store")
         events.append(event)
-        start = end + 1
+        read += len(line) + 1
         if not isinstance(event, Done) or event.state:
-            sound, whole = len(events), start
-    return events[:sound], whole
+            whole, size = len(events), read
+    return events[:whole], size
 
 
 def _event(line: bytes) -> Event:
@@ -74,6 +74,10 @@ def _event(line: bytes) -> Event:
     entry = json.loads(line[9:])
     read: Callable[[dict[str, Any]], Event] = _READERS[entry.pop("event")]
     return read(entry)
+
+
+def _begun(entry: dict[str, Any]) -> Begun:
+    return Begun(**{f.name: entry[f.name] for f in fields(Begun) if f.name in entry})  # a later format may have more
 
 
 def _done(entry: dict[str, Any]) -> Done:
@@ -100,7 +104,7 @@ def _evaluated(entry: dict[str, Any]) -> Evaluated:
 
 
 _READERS: Mapping[str, Any] = {
-    Begun.event: lambda e: Begun(**e),
+    Begun.event: _begun,
     Joined.event: lambda e: Joined(tuple(e["ids"])),
     Started.event: lambda e: Started(_arm(e["arm"]), tuple(e["candidates"]), e["state"]),
     Done.event: _done,

@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import errno
+import os
+import weakref
 from pathlib import Path
 from typing import IO
 
 from fedtuner.errors import StoreError
 
-_locked: set[Path] = set()  # a process may lock a file twice without noticing: we notice
+# The system does not refuse a process that locks a file twice, so we do. A fork has locked nothing: hence the ids.
+_locked: set[tuple[int, Path]] = set()
 
 
 class Lock:
-    """Taken when it is made, until ``release``."""
+    """Taken when it is made, until ``release`` or until nobody refers to it any more."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path.resolve()
-        in_use = StoreError(f"{path} is in use by another running study: wait for it, stop it, or use another store")
-        if self.path in _locked:  # before the file is opened: closing it again would let go of the lock that we have
-            raise in_use
-        self._file: IO[str] = (path / "lock").open("a")
-        if not _try_lock(self._file):
-            self._file.close()
-            raise in_use
-        _locked.add(self.path)
+        name, in_use = (os.getpid(), path.resolve()), f"{path} is in use by another running study"
+        if name in _locked:  # before the file is opened: closing it again would let go of the lock that we have
+            raise StoreError(f"{in_use}, in this process: close() it, or use another store")
+        file = (path / "lock").open("a")
+        if not _try_lock(file):
+            file.close()
+            raise StoreError(f"{in_use}: wait for it, stop it, or use another store")
+        _locked.add(name)
+        self.release = weakref.finalize(self, _let_go, name, file)
 
-    def release(self) -> None:
-        """Let another process have the folder."""
-        _locked.discard(self.path)
-        self._file.close()
+
+def _let_go(name: tuple[int, Path], file: IO[str]) -> None:
+    _locked.discard(name)
+    file.close()
 
 
 def _try_lock(file: IO[str]) -> bool:

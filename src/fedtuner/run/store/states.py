@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from fedtuner.errors import StoreError
 from fedtuner.run.store.files import Files, disk_errors
 
 _ENDED = ("", "diverged", "stalled")  # why an arm gets no more rounds, by its number in a file
+_NAME = re.compile(r"-?\d+-(\d+)\.safetensors(?:\.\d+\.part)?")  # a client's file: client and round; maybe half written
 
 
 def pack(state: State, belief: Vectors) -> bytes:
@@ -66,7 +68,7 @@ class FileBlobs:
     files: Files = field(default_factory=Files)
 
     def put(self, blob: Blob, vectors: Vectors) -> None:
-        """Write a client's vectors; what is there already is the same."""
+        """Write a client's vectors; if they are there already, they are the same."""
         from safetensors.numpy import save
 
         path = self._path(blob)
@@ -78,10 +80,11 @@ class FileBlobs:
         """Read a client's vectors."""
         from safetensors.numpy import load
 
+        path = self._path(blob)
         try:
-            return {name: array.copy() for name, array in load(self._path(blob).read_bytes()).items()}
-        except OSError as error:
-            raise StoreError(f"cannot read what a client remembers: {self._path(blob)}: {error.strerror}") from error
+            return {name: array.copy() for name, array in load(path.read_bytes()).items()}
+        except Exception as error:
+            raise StoreError(f"{path}, what a client remembers, is missing or damaged ({error}): restore it") from error
 
     def sweep(self, arm: int, used: Iterable[Blob], until: int | None = None) -> None:
         """Delete an arm's files of rounds up to ``until`` but for those used; later ones belong to rounds under way."""
@@ -89,11 +92,12 @@ class FileBlobs:
         if not folder.is_dir():
             return
         kept = {self._path(blob).name for blob in used if blob.arm == arm}
-        for file in sorted(folder.glob("*.safetensors")):
-            if file.name not in kept and (until is None or int(file.stem.partition("-")[2]) <= until):
+        for file in sorted(folder.iterdir()):
+            name = _NAME.fullmatch(file.name)
+            if name and file.name not in kept and (until is None or int(name[1]) <= until):
                 self.files.remove(file)
-        if until is None and not any(folder.iterdir()):
-            folder.rmdir()
+        if until is None:
+            self.files.remove_folder(folder)
 
     def _path(self, blob: Blob) -> Path:
         return self.folder / str(blob.arm) / f"{blob.client}-{blob.round}.safetensors"
