@@ -19,7 +19,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from fedtuner.errors import SpecError, suggest
+from fedtuner.errors import FedtunerError, SpecError, suggest
 
 Table = Mapping[str, Any]
 
@@ -57,10 +57,13 @@ def table(value: Any) -> Any:
 
 
 def kind_of(cls: type) -> str:
-    """Return the name of a class in tables: its ``kind`` or, for one from elsewhere, ``package.module:Class``."""
-    if hasattr(cls, "kind"):
-        return str(cls.kind)
-    return "" if cls.__module__.startswith("fedtuner.") else f"{cls.__module__}:{cls.__qualname__}"
+    """Return the name of a class in tables: its ``kind`` or, for one from elsewhere, ``package.module:Class``.
+
+    A class from elsewhere may be made from one of ours, and then has inherited its ``kind``.
+    """
+    if not cls.__module__.startswith("fedtuner."):
+        return f"{cls.__module__}:{cls.__qualname__}"
+    return str(getattr(cls, "kind", ""))
 
 
 def read(kinds: Mapping[str, Any], given: Mapping[str, Any], name: str, default: str) -> Any:
@@ -70,15 +73,16 @@ def read(kinds: Mapping[str, Any], given: Mapping[str, Any], name: str, default:
     """
     settings = dict(given)
     kind = settings.pop("kind", default)
+    others = frozenset(key for other in kinds.values() for key in parameters(other))
     if isinstance(kind, str) and ":" in kind:
-        cls, others = find(kind, f"{name}.kind"), frozenset[str]()
+        cls = find(kind, f"{name}.kind")
         if not isinstance(cls, type):
-            if settings:
-                raise SpecError(f"{name}.kind = {kind!r} is an object, so it takes no settings: {sorted(settings)}")
+            own = sorted(set(settings) - others)
+            if own:
+                raise SpecError(f"{name}.kind = {kind!r} is an object, so it takes no settings: {own}")
             return cls
-    elif kind in kinds:
+    elif isinstance(kind, str) and kind in kinds:
         cls = kinds[kind]
-        others = frozenset(key for other in kinds.values() for key in parameters(other))
     else:
         raise SpecError(
             f"{name}.kind = {kind!r}, but must be one of {tuple(kinds)}{suggest(str(kind), kinds)} "
@@ -97,21 +101,49 @@ def make(cls: Any, settings: Mapping[str, Any], name: str) -> Any:
     for key in settings:
         if key not in known:
             raise SpecError(f"no setting {name}.{key}{suggest(key, known)}")
+    for key in _needed(cls):
+        if key not in settings:
+            raise SpecError(f"{name}.{key} is missing, and has no default")
     try:
         made = cls(**settings)
-    except TypeError as error:
-        raise SpecError(f"[{name}]: {error}") from error
-    if is_dataclass(made) and not isinstance(made, type):
-        hints = get_type_hints(type(made))
-        for key, value in settings.items():
-            if not _fits(value, hints.get(key, Any)):
-                raise SpecError(f"{name}.{key} = {value!r}, but must be {_words(hints[key])}")
+    except FedtunerError:
+        raise
+    except Exception as error:
+        _check_types(cls, settings, name)
+        raise SpecError(f"[{name}]: {where(error)}") from error
+    _check_types(cls, settings, name)  # after the class's own checks, which say more
     return made
+
+
+def _check_types(cls: Any, settings: Mapping[str, Any], name: str) -> None:
+    """Refuse values that are not of the simple types that a dataclass declares."""
+    try:
+        hints = get_type_hints(cls) if is_dataclass(cls) else {}
+    except NameError:  # a type that is only imported for a type checker
+        return
+    for key, value in settings.items():
+        if not _fits(value, hints.get(key, Any)):
+            raise SpecError(f"{name}.{key} = {value!r}, but must be {_words(hints[key])}")
 
 
 def parameters(cls: Any) -> tuple[str, ...]:
     """Return the names of a class's settings."""
-    return tuple(inspect.signature(cls).parameters)
+    return tuple(_signature(cls))
+
+
+def _needed(cls: Any) -> list[str]:
+    """Return the settings that have no default."""
+    return [name for name, p in _signature(cls).items() if p.default is p.empty and p.kind not in _ANY]
+
+
+_ANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _signature(cls: Any) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(cls).parameters
+    except ValueError:  # a class written in C
+        return {}
 
 
 _NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "left out"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from fedtuner.core.records import Arm
 from fedtuner.core.schedule import Schedule
@@ -28,7 +28,7 @@ class Past:
 
 @runtime_checkable
 class Sampler(Protocol):
-    """What proposes the client and the server configuration of arms."""
+    """What proposes the client and the server configuration of arms. A frozen dataclass, or has ``describe()``."""
 
     @property
     def learns(self) -> bool:
@@ -44,8 +44,4 @@ class Sampler(Protocol):
 
     def check(self, space: Space, schedule: Schedule) -> None:
         """Refuse spaces and schedules that it cannot work with."""
-        ...
-
-    def describe(self) -> Any:
-        """Return what stands for it in a table."""
         ...

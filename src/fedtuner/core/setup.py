@@ -6,6 +6,7 @@ and the federation; ``tune``, study.toml, suites and ``untuned`` all call it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,11 +66,23 @@ class Setup:
             "screens": self.screens,
             "combine": self.combine,
             **({} if self.privacy is None else {"privacy": self.privacy}),
-            "schedule": self.schedule,
+            "schedule": _described(self.schedule),
             "sampler": self.sampler,
             "tuner": self.tuner,
             **self.space.describe(),
         }
+
+
+def _described(schedule: Schedule) -> Table:
+    """Return a schedule's table, in which what every schedule has is said by the same names."""
+    made, scoring = tables.table(schedule), schedule.scoring
+    return {
+        **(made if isinstance(made, Mapping) else {"kind": made}),
+        "budget": schedule.budget,
+        "longest": schedule.longest,
+        "discount": scoring.discount,
+        "score": scoring.metric,
+    }
 
 
 def resolve(federation: Federation, **given: Any) -> Setup:
@@ -79,7 +92,7 @@ def resolve(federation: Federation, **given: Any) -> Setup:
     _check_kinds(given)
     model: Model = federation.model
     method, space = given.pop("method"), given.pop("space", None)
-    method, space = _with_own_optimiser(method, space)
+    method, space = with_own_optimiser(method, space)
     checks.one_of("engine", given.get("engine", "auto"), ENGINES)
     # Clients that are elsewhere work one by one.
     engine = model.engine(given.pop("engine", "auto") if federation.executor is None else "sequential")
@@ -96,6 +109,7 @@ def resolve(federation: Federation, **given: Any) -> Setup:
         _check_sums(setup)
     federation.check(setup)
     setup.sampler.check(space, setup.schedule)
+    tables.plain(setup.describe())  # what cannot stand in a table is told now
     return setup
 
 
@@ -111,10 +125,18 @@ def _check_kinds(given: dict[str, Any]) -> None:
     }
     for name, (kind, words) in kinds.items():
         if given.get(name) is not None and not isinstance(given[name], kind):
-            raise SpecError(f"{name} = {given[name]!r}, but must be {words}")
+            raise SpecError(f"{name} = {given[name]!r}, but must be {words}{_lacking(given[name], kind)}")
 
 
-def _with_own_optimiser(method: Method, space: Space | None) -> tuple[Method, Space | None]:
+def _lacking(value: Any, kind: type) -> str:
+    """Return what one's own class lacks of a protocol."""
+    if type(value).__module__ == "builtins" or kind is Space:
+        return ""
+    lacks = [name for name in vars(kind) if not name.startswith("_") and not hasattr(value, name)]
+    return f": {type(value).__name__} has no {', '.join(lacks)}"
+
+
+def with_own_optimiser(method: Method, space: Space | None) -> tuple[Method, Space | None]:
     """Return a method with the server optimiser that ``server.optimiser = "package.module:name"`` names."""
     named = space.server.get("optimiser") if space else None
     if not isinstance(named, Choice) or not any(":" in str(value) for value in named.values) or space is None:

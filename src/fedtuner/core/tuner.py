@@ -24,7 +24,7 @@ Streams = Callable[[str], Generator]  # the generator for a purpose
 
 @runtime_checkable
 class Tuner(Protocol):
-    """Tunes client configurations within an arm."""
+    """Tunes client configurations within an arm. A frozen dataclass, so that it can stand in a study.toml."""
 
     @property
     def labels(self) -> int | None:
