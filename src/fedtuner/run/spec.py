@@ -5,8 +5,10 @@ method = "fedavg"             or "package.module:name" of your own
 sampler = "uniform"           or tpe, gp, cmaes, random: Optuna proposes the arms
 [schedule]                    kind, budget, longest, eta, eliminations, discount, score
 [fedex]                       k, eps, step, gamma, metric, signal, cutoff, tries;  or  fedex = false
-[tuner]                       kind = "package.module:Class" of your own, in place of [fedex]
+[tuner]                       in place of [fedex]: kind = "fedex", "none" or your own, and its settings
 [client] and [server]         a domain or a value for a hyperparameter; those not named keep the method's domains
+
+A kind, a sampler and the server's optimiser may be your own, too: "package.module:Class" or "package.module:name".
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from fedtuner.core.method import Method, default_space
 from fedtuner.core.model import Hyper, Model
 from fedtuner.core.sampler import Sampler
 from fedtuner.core.schedule import Schedule
+from fedtuner.core.setup import with_own_optimiser
 from fedtuner.core.tuner import Tuner
 from fedtuner.errors import FedtunerError, SpecError, suggest
 from fedtuner.federations import Simulation
@@ -70,24 +73,27 @@ class Spec:
     server: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)  # those that are passed on as they are
 
+    # As the file says them: ``Setup`` checks them.
+
     @property
     def seed(self) -> int:
         """The seed."""
-        return int(self.settings.get("seed", 0))
+        return self.settings.get("seed", 0)  # type: ignore[no-any-return]
 
     @property
     def cohort(self) -> int:
         """Clients per round."""
-        return int(self.settings.get("cohort", 10))
+        return self.settings.get("cohort", 10)  # type: ignore[no-any-return]
 
     @property
     def target(self) -> str:
         """What arms are compared by."""
-        return str(self.settings.get("target", "personalized"))
+        return self.settings.get("target", "personalized")  # type: ignore[no-any-return]
 
     def study(self, store: Path | None, workers: int | None, problem: Simulation | None = None) -> Study:
         """Load the problem (unless it is given), check everything and return the study, not yet run."""
-        method = method_named(self.method)
+        optimiser = {name: self.server[name] for name in ("optimiser",) if name in self.server}
+        method, _ = with_own_optimiser(method_named(self.method), Space(server=optimiser))
         problem = load_problem(self.problem) if problem is None else problem
         problem = problem if self.device == "cpu" else problem.on(self.device)
         return prepare(
@@ -141,19 +147,20 @@ def parse(table: Mapping[str, Any]) -> Spec:
     for key in ("schedule", "tuner", "client", "server"):
         if key in values and not isinstance(values[key], Mapping):
             raise SpecError(f"{key} = {values[key]!r}, but must be a table: [{key}]")
-    if "tuner" in values and values.get("fedex", False) is not False:
-        raise SpecError("[tuner] and [fedex] are both given, but an arm has one tuner: leave one out")
     if "schedule" in values:
-        values["schedule"] = tables.read(schedules.KINDS, values["schedule"], "schedule", "halving")
-    if "tuner" in values:
-        values["tuner"] = tables.read(tuners.KINDS, values["tuner"], "tuner", "fedex")
-    if "fedex" in values:
-        values["tuner"] = values.get("tuner", _fedex(values.pop("fedex")))
-        values.pop("fedex", None)
+        values["schedule"] = schedule(values["schedule"])
+    tuner = _tuner(values.pop("tuner", None), values.pop("fedex", None))
+    if tuner is not None:
+        values["tuner"] = tuner
     if "sampler" in values:
         values["sampler"] = sampler(values["sampler"])
     settings = {key: values.pop(key) for key in _PASSED if key in values}
     return Spec(**values, settings=settings)
+
+
+def schedule(table: Mapping[str, Any]) -> Schedule:
+    """Return the schedule that a ``[schedule]`` table stands for."""
+    return tables.read(schedules.KINDS, table, "schedule", "halving")  # type: ignore[no-any-return]
 
 
 def sampler(value: Any) -> Sampler:
@@ -161,7 +168,8 @@ def sampler(value: Any) -> Sampler:
     settings = dict(value) if isinstance(value, Mapping) else {"kind": value}
     kind = settings.get("kind")
     if isinstance(kind, str) and ":" in kind:
-        return tables.read({}, settings, "sampler", "")  # type: ignore[no-any-return]
+        ours = {"ball": samplers.Ball, "tpe": samplers.Optuna}
+        return tables.read(ours, settings, "sampler", "")  # type: ignore[no-any-return]
     if kind == "ball" and set(settings) <= {"kind", "eps"}:
         return samplers.Ball(*(settings[key] for key in ("eps",) if key in settings))
     known = ("uniform", "ball", *samplers.KINDS)
@@ -171,6 +179,16 @@ def sampler(value: Any) -> Sampler:
     if kind not in known:
         raise SpecError(f"sampler = {kind!r}, but must be one of {known}{suggest(str(kind), known)}")
     return samplers.uniform if kind == "uniform" else samplers.optuna(**settings)
+
+
+def _tuner(table: Mapping[str, Any] | None, fedex: Any) -> Tuner | None:
+    """Return the tuner that ``[tuner]`` and ``[fedex]`` stand for; None if neither is given."""
+    if table is None:
+        return None if fedex is None else _fedex(fedex)
+    found: Tuner = tables.read(tuners.KINDS, table, "tuner", "fedex")
+    if fedex not in (None, False) or (fedex is False and isinstance(found, FedEx)):
+        raise SpecError("[tuner] and fedex are both given, but an arm has one tuner: leave one out, or fedex = false")
+    return found
 
 
 def _fedex(value: Any) -> Tuner:
@@ -270,13 +288,15 @@ def template() -> str:
         "cohort = 10                 # clients per round",
         'cohorts = "independent"     # shared: all arms meet the same clients in the same round',
         'target = "personalized"     # or global: which model arms are compared by',
+        'weights = "independent"     # shared: all arms begin from the same initial weights',
+        "cooling = 0.0               # the last part of an arm's rounds in which the server's step falls to 0",
         "seed = 0",
         'engine = "auto"             # or sequential, batched (small networks): they agree up to rounding',
         'device = "cpu"              # or cuda: one process, its clients batched where the network allows it',
         'sampler = "uniform"         # or tpe, gp, cmaes, random: Optuna proposes the arms (hyperband, random_search)',
         "",
         "[schedule]",
-        'kind = "halving"            # or random_search, hyperband',
+        'kind = "halving"            # or random_search, hyperband, "package.module:Class" of your own',
         "budget = 2000               # communication rounds, over all arms",
         "longest = 200               # rounds of the longest arm",
         "eta = 3                     # one arm in eta survives an elimination",
@@ -286,7 +306,7 @@ def template() -> str:
         "# together = 1              # random_search: arms that start at once; fewer for a sampler that learns",
         "# fill = true               # hyperband: as many arms as the budget pays for",
         "",
-        "[fedex]                     # fedex = false (above, before the tables) to leave it out",
+        '[fedex]                     # or [tuner] kind = "package.module:Class"; fedex = false (above) to leave it out',
     ]
     about = {
         "k": "candidates per arm",

@@ -8,19 +8,17 @@ trained to its end is complete, one that was eliminated is pruned, one that dive
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedtuner import methods, samplers, spec, store
-from fedtuner.arm import Arm, Record, State
+from fedtuner.core.records import Record
+from fedtuner.core.schedule import Scoring
 from fedtuner.errors import SpecError, StoreError
-from fedtuner.fedex import FedEx
-from fedtuner.schedules import Schedule, discounted
+from fedtuner.report.summary import journal_of, spec
+from fedtuner.run.journal import Journal
 from fedtuner.space import Choice, Domain, Float, Int, OneMinus, PowerOfTwo, Space
-from fedtuner.task import Hyper
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -32,18 +30,16 @@ def export(path: Path, url: str, name: str | None = None) -> tuple[str, int]:
 
     ``url`` is such as ``sqlite:///studies.db``, or the name of a journal file. A study of that name must not be there.
     """
-    described, states, records, result = store.read(path)
-    if result is None:
+    journal = journal_of(path)
+    if journal.won is None:
         raise SpecError(f"{path} is not finished, so there is no winner: 'fedtuner run' continues it")
     try:
         import optuna
     except ImportError as error:
         raise SpecError("--to optuna needs Optuna: pip install 'fedtuner[optuna]'") from error
     name = name or path.resolve().name
-    schedule, space = spec.schedule(described["schedule"]), Space(described["client"], described["server"])
-    arms = arms_of(path, described, sorted(states))
-    trials = [_trial(arms[a], states[a], records[a], schedule, space, a == result["arm"]) for a in sorted(states)]
-    told = {key: described[key] for key in ("problem", "method", "target", "seed", "schedule", "fedex")}
+    trials = [_trial(journal, arm) for arm in sorted(journal.arms) if journal.records(arm)]
+    described = spec(journal)
     with _quiet(), _storage_errors(url):
         try:
             study = optuna.create_study(storage=_storage(url), study_name=name, direction="minimize")
@@ -51,62 +47,45 @@ def export(path: Path, url: str, name: str | None = None) -> tuple[str, int]:
             raise StoreError(
                 f"{url} already has a study {name!r}: give it another --name, or delete that one"
             ) from error
-        for key, value in told.items():
-            study.set_user_attr(key, value)
+        for key in ("problem", "method", "target", "seed", "schedule", "tuner", "fedex"):
+            study.set_user_attr(key, described[key])
         study.add_trials(trials)
     return name, len(trials)
 
 
-def arms_of(path: Path, described: Mapping[str, Any], ids: Sequence[int]) -> dict[int, Arm]:
-    """Return the hyperparameters of a study's arms from its folder alone."""
-    written = store.read_proposals(path)
-    # The method may be one of the user's own, which its folder only names; its defaults are all that is needed.
-    client, server = (
-        {name: Hyper(None, value) for name, value in described["defaults"][side].items()}
-        for side in ("client", "server")
-    )
-    method = replace(methods.fedavg, name=described["method"], client=client, server=server)
-    space = Space(described["client"], described["server"])
-    proposer = spec.sampler(described.get("sampler", "uniform"))
-    make = samplers.local(space, method, FedEx(**described["fedex"]), described["seed"], proposer)
-    return {id: written[id] if id in written else make(id) for id in ids}
-
-
-def _trial(
-    arm: Arm, state: State, records: Sequence[Record], schedule: Schedule, space: Space, won: bool
-) -> FrozenTrial:
+def _trial(journal: Journal, arm: int) -> FrozenTrial:
     from optuna.trial import TrialState, create_trial
 
-    curve = {r.round: discounted(_metric(records[: n + 1], schedule), schedule.discount) for n, r in enumerate(records)}
-    finite = {t: score for t, score in curve.items() if math.isfinite(score)}
-    last = curve.get(state.round, math.inf)
-    if state.diverged or not math.isfinite(last):
+    setup, records, done = journal.setup, journal.records(arm), journal.round_of(arm)
+    schedule, space = setup["schedule"], Space(setup["client"], setup["server"])
+    curve = _curve(records, Scoring(schedule["score"], schedule["discount"]), setup["target"])
+    ended = TrialState.COMPLETE if done >= schedule["longest"] else TrialState.PRUNED
+    if records[-1].diverged or not math.isfinite(curve[done]):
         ended = TrialState.FAIL
-    else:
-        trained = state.round >= schedule.place(arm.id)[1].rungs[-1]
-        ended = TrialState.COMPLETE if trained else TrialState.PRUNED
-    client = arm.candidates[state.belief.mode]
-    values = {f"client.{n}": client[n] for n in space.client} | {f"server.{n}": arm.server[n] for n in space.server}
+    candidates, _ = journal.offers((arm, done))
+    client, server = candidates[records[-1].mode], journal.arms[arm].server
+    values = {f"client.{n}": client[n] for n in space.client} | {f"server.{n}": server[n] for n in space.server}
     domains = {f"client.{n}": d for n, d in space.client.items()} | {f"server.{n}": d for n, d in space.server.items()}
     return create_trial(
         state=ended,
-        value=None if ended == TrialState.FAIL else last,
+        value=None if ended == TrialState.FAIL else curve[done],
         params=values,
         distributions={n: _distribution(domains[n], values[n]) for n in values},
-        intermediate_values=finite,
+        intermediate_values={t: score for t, score in curve.items() if math.isfinite(score)},
         user_attrs={
-            "arm": arm.id,
-            "winner": won,
-            "rounds": state.round,
-            "diverged": state.diverged,
-            "candidates": len(arm.candidates),
-            "confidence": float(state.belief.theta.max()),
+            "arm": arm,
+            "winner": journal.won is not None and arm == journal.won.arm,
+            "rounds": done,
+            "diverged": records[-1].diverged,
+            "candidates": len(candidates),
+            "confidence": records[-1].confidence,
         },
     )
 
 
-def _metric(records: Sequence[Record], schedule: Schedule) -> list[float]:
-    return [r.error if schedule.score == "error" else r.loss for r in records]
+def _curve(records: Sequence[Record], scoring: Scoring, target: str) -> dict[int, float]:
+    """Return an arm's score after each of its rounds."""
+    return {r.round: scoring.score(records[: n + 1], target)[0] for n, r in enumerate(records)}
 
 
 def _distribution(domain: Domain, value: Any) -> BaseDistribution:

@@ -1,0 +1,145 @@
+"""The arguments of all commands."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from fedtuner import __version__
+from fedtuner.cli import data, experiments, studies
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    top = argparse.ArgumentParser(prog="fedtuner", description="Tune the hyperparameters of federated learning.")
+    top.add_argument("--version", action="version", version=f"fedtuner {__version__}")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    _on_studies(commands)
+    _on_suites(commands)
+    _on_what_there_is(commands)
+    _on_data(commands)
+    _on_theory(commands)
+    return top
+
+
+def _on_studies(commands: Any) -> None:
+    run = commands.add_parser("run", help="run a study, or continue one", description="Run a study, or continue one.")
+    run.add_argument("study", help="a study.toml, or a preset (fedtuner list presets)")
+    run.add_argument("--store", type=Path, help="the study's folder (default: runs/NAME-seedN)")
+    run.add_argument("--workers", type=int, help="worker processes (default: one per core)")
+    run.add_argument("--seed", type=int, help="the seed, in place of the file's")
+    run.add_argument("--engine", choices=("auto", "sequential", "batched"), help="how clients' work is done")
+    run.add_argument("--device", help="where models are trained: cpu (default), cuda, cuda:1 ...")
+    run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="such as schedule.budget=200")
+    run.add_argument("--baseline", action="store_true", help="also train the untuned default, to compare with")
+    run.add_argument("--json", action="store_true", help="print the result as JSON")
+    run.add_argument("--quiet", action="store_true", help="no progress")
+    run.set_defaults(command=studies.run)
+
+    show = commands.add_parser("show", help="show a study", description="Show a study, finished or not.")
+    show.add_argument("store", type=Path, help="the study's folder")
+    show.add_argument("--json", action="store_true", help="print it as JSON")
+    show.set_defaults(command=studies.show)
+
+    export = commands.add_parser(
+        "export",
+        help="write the model and the configuration, or an Optuna study",
+        description="Write the tuned model and configuration to a folder, or the arms to an Optuna storage.",
+    )
+    export.add_argument("store", type=Path, nargs="?", help="the study's folder")
+    export.add_argument(
+        "--to",
+        nargs="+",
+        default=[],
+        metavar="FOLDER",
+        help="where to (default: STORE/export); or: --to optuna URL, such as sqlite:///studies.db or a journal file",
+    )
+    export.add_argument("--name", help="of the Optuna study (default: the folder's name)")
+    export.set_defaults(command=studies.export)
+
+    diff = commands.add_parser(
+        "diff",
+        help="say whether two studies are equal",
+        description="Say whether two studies are equal to the bit, and where they first differ (exit code 1).",
+    )
+    diff.add_argument("first", type=Path, help="a study's folder")
+    diff.add_argument("second", type=Path, help="another study's folder")
+    diff.add_argument("--json", action="store_true", help="print it as JSON")
+    diff.set_defaults(command=studies.diff)
+
+    init = commands.add_parser("init", help="write a commented study.toml", description="Write a commented study.toml.")
+    init.add_argument("file", type=Path, nargs="?", default=Path("study.toml"))
+    init.add_argument("--force", action="store_true", help="replace the file if it exists")
+    init.set_defaults(command=studies.init)
+
+
+def _on_suites(commands: Any) -> None:
+    bench = commands.add_parser(
+        "bench", help="run a suite of studies", description="Run the studies of a suite that have no result; compare."
+    )
+    bench.add_argument("suite", type=Path, help="a suite, such as benchmarks/paper/table1-small.toml")
+    bench.add_argument("--out", type=Path, help="the file of results (default: results/NAME.jsonl beside the suite)")
+    bench.add_argument("--workers", type=int, help="worker processes (default: one per core)")
+    bench.add_argument("--only", metavar="PATTERN", help="only studies such as '*SHA*seed0', or with it in the name")
+    bench.add_argument("--dry-run", action="store_true", help="only say how long it will take, from a short trial")
+    bench.add_argument("--json", action="store_true", help="print it as JSON")
+    bench.add_argument("--quiet", action="store_true", help="no progress")
+    bench.set_defaults(command=experiments.bench)
+
+    compare = commands.add_parser(
+        "compare", help="compare runs over seeds", description="Compare runs: intervals, paired differences, tests."
+    )
+    compare.add_argument("runs", type=Path, nargs="+", help="suites (.toml), results (.jsonl), folders of studies")
+    compare.add_argument("--format", choices=("text", "markdown", "latex", "json"), default="text")
+    compare.add_argument("--metric", choices=("target", "global", "personalized"), default="target", help="which error")
+    compare.add_argument("--along", metavar="AXIS", help="the axis whose values are compared in pairs with its first")
+    compare.add_argument("--columns", metavar="AXIS", help="the axis to have as columns; '' for a line per study")
+    compare.set_defaults(command=experiments.compare)
+
+    figures = commands.add_parser(
+        "figures", help="plot the results of suites", description="Plot what suites found: PNG, SVG and the data."
+    )
+    figures.add_argument("results", type=Path, nargs="+", help="suites (.toml) or their results (.jsonl)")
+    figures.add_argument("--to", type=Path, help="the folder of the figures (default: NAME beside NAME.jsonl)")
+    figures.set_defaults(command=experiments.figures)
+
+
+def _on_what_there_is(commands: Any) -> None:
+    lists = commands.add_parser("list", help="list methods, presets, problems", description="List what there is.")
+    lists.add_argument("what", choices=("methods", "presets", "problems"), nargs="?", help="only these")
+    lists.add_argument("--json", action="store_true", help="print it as JSON")
+    lists.set_defaults(command=studies.list_all)
+
+
+def _on_data(commands: Any) -> None:
+    sets = commands.add_parser("data", help="get, list and show data sets", description="Get, list and show data sets.")
+    what = sets.add_subparsers(required=True, metavar="WHAT")
+    get = what.add_parser("get", help="download and convert", description="Download data sets and convert them.")
+    get.add_argument("names", nargs="+", metavar="NAME", help="femnist, shakespeare or cifar10")
+    get.add_argument("--quiet", action="store_true", help="no progress")
+    get.set_defaults(command=data.get)
+    known = what.add_parser("list", help="which there are", description="List the data sets and where they are.")
+    known.add_argument("--json", action="store_true", help="print it as JSON")
+    known.set_defaults(command=data.list_all)
+    look = what.add_parser("show", help="how one is spread over its clients", description="Show a problem's clients.")
+    look.add_argument("name", help="a data set, a problem (fedtuner list problems), or package.module:function")
+    look.add_argument("--json", action="store_true", help="print it as JSON")
+    look.set_defaults(command=data.show)
+
+
+def _on_theory(commands: Any) -> None:
+    theory = commands.add_parser(
+        "theory",
+        help="check the theorem on FedEx",
+        description="Tune the step size of online gradient descent as the paper's theorem has it: the regret of FedEx "
+        "and of other tuners, beside the bound.",
+    )
+    theory.add_argument("--tau", type=int, default=100_000, help="tasks of the longest run (default: 100000)")
+    theory.add_argument("--seeds", type=int, default=10, help="seeds, 0 to N - 1 (default: 10)")
+    theory.add_argument("--m", type=int, default=9, help="losses of a task (default: 9)")
+    theory.add_argument("--k", type=int, help="steps to choose from (default: the theorem's number, growing with tau)")
+    theory.add_argument("--out", type=Path, metavar="DIR", help="write theory.json and the picture there")
+    theory.add_argument("--json", action="store_true", help="print the result as JSON")
+    theory.add_argument("--quiet", action="store_true", help="no progress")
+    theory.set_defaults(command=experiments.theory)

@@ -1,0 +1,72 @@
+"""Commands on suites of studies, and on the theorem."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+
+from fedtuner.cli.studies import find_modules
+from fedtuner.errors import Interrupted
+
+
+def bench(arguments: Namespace) -> int:
+    """Run a suite of studies."""
+    from fedtuner.experiments import bench, plan, suite
+
+    read = suite.read(arguments.suite)
+    find_modules(arguments.suite.resolve().parent)
+    out = arguments.out or bench.default_out(arguments.suite)
+    if arguments.dry_run:
+        plan.print_estimates(plan.estimate(read, out, arguments.workers, arguments.only), arguments.json)
+        return 0
+    quiet = arguments.quiet or arguments.json
+    done = bench.run(read, out, arguments.workers, arguments.only, None if quiet else sys.stderr)
+    return bench.print_report(done, out, arguments.json)
+
+
+def compare(arguments: Namespace) -> None:
+    """Compare runs over seeds."""
+    from fedtuner.experiments import bench, compare, tabulate
+
+    runs = [bench.default_out(run) if run.suffix == ".toml" else run for run in arguments.runs]
+    made = compare.compare(runs, arguments.metric, arguments.along, arguments.columns)
+    tabulate.show(made, arguments.format)
+
+
+def figures(arguments: Namespace) -> None:
+    """Plot the results of suites."""
+    from fedtuner.experiments import bench, figures, suite
+
+    for given in arguments.results:
+        of_suite = given.suffix == ".toml"
+        results, read = (bench.default_out(given), suite.read(given).describe()) if of_suite else (given, None)
+        for file in figures.draw(results, arguments.to or results.with_suffix(""), read):
+            print(file)
+
+
+def theory(arguments: Namespace) -> None:
+    """Check the theorem on FedEx."""
+    from fedtuner.data.show import telling
+    from fedtuner.theory import report as theory_report
+    from fedtuner.theory.theorem import Setting
+
+    what = Setting(m=arguments.m, k=arguments.k), arguments.tau, arguments.seeds
+    found = theory_report.kept(arguments.out, *what) if arguments.out else None
+    if found is None:
+        try:
+            with telling(arguments.quiet) as tell:
+                found = theory_report.record(*what, lambda done, total: tell("tasks", done, total))
+        except KeyboardInterrupt:
+            raise Interrupted("stopped; nothing was written, and the same command starts again") from None
+    if arguments.json:
+        print(json.dumps(found, indent=2))
+    else:
+        print(theory_report.text(found))
+    if arguments.out:
+        files = theory_report.write(found, arguments.out)
+        print(f"wrote {', '.join(map(str, files))}", file=sys.stderr)
+        if len(files) == 1:
+            print("no picture without matplotlib: pip install 'fedtuner[plot]', then again", file=sys.stderr)
+    elif not arguments.json:
+        print("\nFor the picture and the numbers as files: --out DIR")

@@ -1,0 +1,120 @@
+"""Commands on studies: run, show, export, diff, and the lists of what a study can name."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from fedtuner.errors import SpecError
+
+
+def run(arguments: Namespace) -> None:
+    """Run a study, or continue one."""
+    from fedtuner.core.schedule import outline
+    from fedtuner.report.show import headline
+    from fedtuner.run import spec
+    from fedtuner.run.study import untuned
+
+    name, table = spec.read(arguments.study)
+    file = Path(arguments.study)
+    find_modules(file.resolve().parent if file.is_file() else Path.cwd())
+    table = spec.override(table, arguments.set)
+    for key in ("seed", "engine", "device"):
+        if getattr(arguments, key) is not None:
+            table[key] = getattr(arguments, key)
+    parsed = spec.parse(table)
+    store = arguments.store or Path("runs") / f"{name}-seed{parsed.seed}"
+    study = parsed.study(store, arguments.workers)
+    if not arguments.json and not arguments.quiet:
+        print(headline(study.describe(), outline(study.schedule).arms), file=sys.stderr)
+    progress = not arguments.quiet
+    study.run(progress)
+    study.evaluate("test")
+    if arguments.baseline:
+        untuned(study, progress).evaluate("test")
+    _print_study(store, arguments.json)
+
+
+def show(arguments: Namespace) -> None:
+    """Show a study, finished or not."""
+    _print_study(arguments.store, arguments.json)
+
+
+def export(arguments: Namespace) -> None:
+    """Write the model and the configuration, or an Optuna study."""
+    from fedtuner import report
+
+    optuna, to = arguments.to[:1] == ["optuna"], arguments.to
+    if arguments.store is None and to:  # `export --to FOLDER STORE`: the last word is the store
+        to, arguments.store = to[:-1], Path(to[-1])
+    if arguments.store is None or len(to) > 1 + optuna or (optuna and len(to) < 2):
+        raise SpecError("give a store and where to: fedtuner export STORE [--to FOLDER], or STORE --to optuna URL")
+    if optuna:
+        from fedtuner.report import to_optuna
+
+        name, trials = to_optuna.export(arguments.store, to[1], arguments.name)
+        print(f"study {name!r} with {trials} trials is in {to[1]}; look at it with: optuna-dashboard {to[1]}")
+        return
+    for written in report.export(arguments.store, Path(to[0]) if to else arguments.store / "export"):
+        print(written)
+
+
+def diff(arguments: Namespace) -> int:
+    """Say whether two studies are equal to the bit, and where they first differ."""
+    from fedtuner.report import diff, journal_of
+
+    first, second = journal_of(arguments.first), journal_of(arguments.second)
+    found, names = diff.differences(first, second), (str(arguments.first), str(arguments.second))
+    if arguments.json:
+        print(json.dumps({"first": names[0], "second": names[1], **diff.as_table(found)}, indent=2))
+    elif found:
+        others = "; ".join(diff.versions(first, second))
+        print(f"{names[0]} and {names[1]} differ" + (f" (other versions: {others})" if others else ""))
+        print("\n".join(f"  {line}" for line in diff.as_lines(found, names)))
+    else:
+        print(f"{names[0]} and {names[1]} are equal: {len(first.arms)} arms, {first.rounds_used} rounds")
+    return 1 if found else 0
+
+
+def list_all(arguments: Namespace) -> None:
+    """List methods, presets and problems."""
+    from fedtuner.report import listing
+
+    found = listing.listing()
+    chosen = {arguments.what: found[arguments.what]} if arguments.what else found
+    if arguments.json:
+        print(json.dumps(chosen, indent=2))
+    else:
+        listing.print_listing(chosen)
+
+
+def init(arguments: Namespace) -> None:
+    """Write a commented study.toml."""
+    from fedtuner.run import spec
+
+    if arguments.file.exists() and not arguments.force:
+        raise SpecError(f"{arguments.file} exists: give another name, or --force to replace it")
+    try:
+        arguments.file.write_text(spec.template())
+    except OSError as error:
+        raise SpecError(f"cannot write {arguments.file}: {error.strerror}") from error
+    print(f"wrote {arguments.file}; run it with: fedtuner run {arguments.file}")
+
+
+def find_modules(folder: Path) -> None:
+    """Let modules in a folder be named by ``package.module:name``."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _print_study(store: Path, as_json: bool) -> None:
+    from fedtuner import report
+    from fedtuner.report.show import print_summary
+
+    summary = report.summary(store)
+    if as_json:
+        print(json.dumps(report.strict(summary), indent=2))
+    else:
+        print_summary(summary)

@@ -1,0 +1,7 @@
+"""What there is to say about a study, read from its journal alone: without its problem, and without loading a model."""
+
+from fedtuner.report.diff import Difference, differences
+from fedtuner.report.export import export
+from fedtuner.report.summary import journal_of, strict, summary
+
+__all__ = ["Difference", "differences", "export", "journal_of", "strict", "summary"]

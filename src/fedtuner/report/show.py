@@ -1,0 +1,118 @@
+"""A study as a person reads it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from fedtuner.core.schedule import outline
+from fedtuner.report.console import console
+from fedtuner.report.summary import is_fedex
+from fedtuner.run import spec
+from fedtuner.schedules import KINDS
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def headline(described: Mapping[str, Any], arms: int | None) -> str:
+    """Return one line that says what a study is; ``arms`` is how many it starts, if that is known."""
+    schedule, tuner = described["schedule"], described["tuner"]
+    outside = _name(schedule) + (f" of {arms} arms" if arms else "")
+    if is_fedex(tuner):
+        inside = f" around FedEx with {tuner['k']} candidates each" if tuner["k"] > 1 else ""
+    else:
+        inside = "" if _name(tuner) == "none" else f" around {_name(tuner)}"
+    return (
+        f"{described['problem']['name']}: {described['problem']['clients']} clients, {described['method']}; {outside}"
+        f"{inside}; {schedule['budget']} rounds, at most {schedule['longest']} an arm; seed {described['seed']}"
+    )
+
+
+def _arms(schedule: Mapping[str, Any]) -> int | None:
+    """Return how many arms a schedule starts; None if it is one's own: nobody's code is run to show a study."""
+    return outline(spec.schedule(schedule)).arms if schedule["kind"] in KINDS else None
+
+
+def _name(table: Any) -> str:
+    """Return a kind as a person says it: of ``package.module:Class`` the class."""
+    kind = table["kind"] if isinstance(table, Mapping) else table
+    return str(kind).rpartition(":")[2].replace("_", " ")
+
+
+def print_summary(summary: Mapping[str, Any]) -> None:
+    """Print a study."""
+    from rich.table import Table
+
+    out = console()
+    result, described = summary["result"], summary["spec"]
+    if result is None:
+        out.print(headline(described, _arms(described["schedule"])))
+        out.print(f"Not finished: {summary['rounds_used']} of {described['schedule']['budget']} rounds used.")
+        _print_arms(out, summary["arms"])
+        out.print(f"To continue, run the command that made it, with --store {summary['store']}")
+        return
+    diverged = f"; {len(result['diverged'])} of {len(summary['arms'])} arms diverged" if result["diverged"] else ""
+    out.print(
+        f"[bold]Best: arm {result['arm']}[/bold], trained for {result['rounds']} rounds; the study used "
+        f"{result['rounds_used']} of {result['budget']}{diverged}. Clients trained {summary['local_work']} times."
+    )
+    if math.isinf(result["score"]):
+        out.print("[red]Every arm diverged: narrow the space (lower learning rates), or raise the budget.[/red]")
+    table = Table("", "configuration found", box=None, pad_edge=False, header_style="dim")
+    table.add_row("server", _config(result["server"], described["server"]))
+    confidence = max(result["theta"])
+    sure = (
+        f"  [dim](theta {confidence:.2f} of {len(result['theta'])} candidates)[/dim]"
+        if len(result["theta"]) > 1
+        else ""
+    )
+    table.add_row("client", _config(result["client"], described["client"]) + sure)
+    out.print(table)
+    if summary["evaluations"]:
+        out.print()
+        _print_evaluations(out, summary["evaluations"], described["schedule"]["longest"])
+    out.print(f"\nKept in {summary['store']}: fedtuner show {summary['store']}, fedtuner export {summary['store']}")
+
+
+def _print_evaluations(out: Console, evaluations: Mapping[str, Any], longest: int) -> None:
+    from rich.table import Table
+
+    table = Table("error over all clients", "global", "personalized", box=None, pad_edge=False, header_style="dim")
+    errors = [
+        float(e[side]) for kept in evaluations.values() for k, e in kept.items() if k.endswith(" error")
+        for side in ("global", "personalized")
+    ]  # fmt: skip
+    rates = all(e <= 1 for e in errors if math.isfinite(e))  # a regression's errors are in units of their own
+    notes = {"tuned": "", "untuned": f" (the method's default, {longest} rounds)"}
+    for name, kept in evaluations.items():
+        for key, value in kept.items():
+            split, config, metric = key.split(" ")
+            if metric == "error":
+                how = f"{name}{notes[name]}, {split}" + (", sampled configurations" if config == "sample" else "")
+                how += f" (missing clients: {value['missing']})" if "missing" in value else ""
+                table.add_row(how, *(_error(float(value[side]), rates) for side in ("global", "personalized")))
+    out.print(table)
+
+
+def _error(value: float, rate: bool) -> str:
+    if not math.isfinite(value):
+        return "none" if math.isnan(value) else "infinite"
+    return f"{100 * value:.1f} %" if rate else f"{value:.4g}"
+
+
+def _print_arms(out: Console, arms: Iterable[Mapping[str, Any]]) -> None:
+    from rich.table import Table
+
+    table = Table("arm", "rounds", "error", "loss", "", box=None, pad_edge=False, header_style="dim")
+    for arm in arms:
+        numbers = ("-" if arm[name] is None else f"{arm[name]:.3f}" for name in ("error", "loss"))
+        table.add_row(str(arm["arm"]), str(arm["rounds"]), *numbers, "diverged" if arm["diverged"] else "")
+    out.print(table)
+
+
+def _config(config: Mapping[str, Any], tuned: Mapping[str, Any]) -> str:
+    """Return what was tuned; with nothing tuned, everything."""
+    shown = {k: v for k, v in config.items() if k in tuned} or config
+    return "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items()) or "-"

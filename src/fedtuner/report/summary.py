@@ -1,0 +1,107 @@
+"""A study as a program reads it: read from its journal alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedtuner.core.schedule import METRICS
+from fedtuner.core.store import Evaluation
+from fedtuner.run import journal
+from fedtuner.run.journal import Journal
+from fedtuner.run.store import Folder
+
+
+def summary(path: Path) -> dict[str, Any]:
+    """Return what there is to say about a study: its spec, how far it is, its winner, its evaluations."""
+    study, evaluations = journal_of(path), {}
+    evaluations["tuned"] = _evaluations(study)
+    if Folder(path / "untuned").exists():
+        evaluations["untuned"] = _evaluations(journal_of(path / "untuned"))
+    return {
+        "store": str(path),
+        "spec": spec(study),
+        "rounds_used": study.rounds_used,
+        "local_work": study.trainings,
+        "arms": [_arm(study, arm) for arm in sorted(study.arms) if study.records(arm)],
+        "result": None if study.won is None else result(study),
+        "evaluations": {name: kept for name, kept in evaluations.items() if kept},
+    }
+
+
+def journal_of(path: Path) -> Journal:
+    """Return the journal of a study's folder, which need not be open."""
+    return journal.read(Folder(path), str(path))
+
+
+def spec(study: Journal) -> dict[str, Any]:
+    """Return what a study is, by the names of a study.toml; ``fedex`` is there for any tuner, with one candidate."""
+    assert study.begun is not None
+    tuner = study.setup["tuner"]
+    fedex = {name: value for name, value in tuner.items() if name != "kind"} if is_fedex(tuner) else {"k": 1}
+    about = {"format": study.begun.format, "problem": study.begun.federation}
+    return {**about, **study.setup, "fedex": fedex, "layout": study.begun.layout}
+
+
+def is_fedex(tuner: Any) -> bool:
+    """Return whether a tuner's table is that of FedEx."""
+    return isinstance(tuner, Mapping) and tuner.get("kind") == "fedex"
+
+
+def _arm(study: Journal, arm: int) -> dict[str, Any]:
+    own, last = study.own_records[arm], study.records(arm)[-1]
+    return {
+        "arm": arm,
+        "rounds": study.round_of(arm),
+        "diverged": last.diverged,
+        "error": last.error,
+        "loss": last.loss,
+        "broken": sum(r.broken for r in own),
+        "dropped": sum(r.dropped for r in own),
+        "entropy": last.entropy,
+    }
+
+
+def result(study: Journal) -> dict[str, Any]:
+    """Return the winner as plain values; the same for any number of workers."""
+    won = study.won
+    assert won is not None
+    candidates, theta = study.offers((won.arm, won.round))
+    return {
+        "arm": won.arm,
+        "rounds": won.round,
+        "score": won.score[0],
+        "rounds_used": study.rounds_used,
+        "budget": study.setup["schedule"]["budget"],
+        "diverged": sorted(arm for arm in study.arms if study.ended.get(arm) == "diverged"),
+        "server": dict(study.arms[won.arm].server),
+        "client": dict(candidates[study.records(won.arm, won.round)[-1].mode]),
+        "theta": list(theta),
+        "candidates": [dict(c) for c in candidates],
+    }
+
+
+def _evaluations(study: Journal) -> dict[str, dict[str, float | int]]:
+    """Return what was evaluated, by names such as ``test mode error``."""
+    return {
+        f"{split} {config} {metric}": _means(found, metric)
+        for (_, split, config), found in study.evaluated.items()
+        for metric in METRICS
+    }
+
+
+def _means(found: Evaluation, metric: str) -> dict[str, float | int]:
+    return {name: int(value) if name == "missing" else value for name, value in found.mean(metric).items()}
+
+
+def strict(value: Any) -> Any:
+    """Return a value for strict JSON: numbers that are not finite, here also as words, become null."""
+    if isinstance(value, Mapping):
+        return {key: strict(v) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [strict(v) for v in value]
+    if value in ("nan", "inf", "-inf") or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    return value
