@@ -7,6 +7,7 @@ the start; beta1 is ``momentum``. The rate is that of the paper's aggregation, l
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -34,16 +35,18 @@ def _adagrad(v: Vector, square: Vector, beta2: np.float32) -> Vector:
     return v + square
 
 
-def _optimiser(name: str, second: Second) -> Optimiser:
-    def step(server: Server, change: Vector, tally: Tally, b: Config) -> tuple[Vector, Vectors]:
-        """m = beta1 m + (1 - beta1) change;  v by the optimiser's rule;  w += alpha_t m / (sqrt(v) + tau)."""
-        momentum, tau, slots = np.float32(b["momentum"]), np.float32(b["tau"]), dict(server.slots)
-        m = momentum * slots.get("momentum", np.zeros_like(change)) + (1 - momentum) * change
-        v = second(slots.get("square", np.full_like(change, tau * tau)), change * change, np.float32(b["beta2"]))
-        moved: Vector = np.asarray(server.w + rate(server, b) * m / (np.sqrt(v) + tau), np.float32)
-        return moved, slots | {"momentum": m, "square": v}
+def _step(second: Second, server: Server, change: Vector, tally: Tally, b: Config) -> tuple[Vector, Vectors]:
+    """m = beta1 m + (1 - beta1) change;  v by the optimiser's rule;  w += alpha_t m / (sqrt(v) + tau)."""
+    momentum, tau, slots = np.float32(b["momentum"]), np.float32(b["tau"]), dict(server.slots)
+    m = momentum * slots.get("momentum", np.zeros_like(change)) + (1 - momentum) * change
+    v = second(slots.get("square", np.full_like(change, tau * tau)), change * change, np.float32(b["beta2"]))
+    moved: Vector = np.asarray(server.w + rate(server, b) * m / (np.sqrt(v) + tau), np.float32)
+    return moved, slots | {"momentum": m, "square": v}
 
-    return Optimiser(name, "Reddi et al. 2021", step, {**HYPERS, "beta2": BETA2, "tau": TAU})
+
+def _optimiser(name: str, second: Second) -> Optimiser:
+    # A partial and not a closure: methods are pickled where worker processes are not forked.
+    return Optimiser(name, "Reddi et al. 2021", partial(_step, second), {**HYPERS, "beta2": BETA2, "tau": TAU})
 
 
 adam, yogi, adagrad = _optimiser("adam", _adam), _optimiser("yogi", _yogi), _optimiser("adagrad", _adagrad)

@@ -57,13 +57,16 @@ class Region:
         return memoryview(self._map)
 
 
+def _always() -> bool:
+    return True
+
+
 class Channel:
     """One end of a two-way connection. ``alive`` says whether the other side still is."""
 
-    def __init__(
-        self, pipe: Connection, out: Region | None, into: Region | None, alive: Callable[[], bool] = lambda: True
-    ) -> None:
-        self._pipe, self._out, self._into, self.alive = pipe, out, into, alive
+    def __init__(self, pipe: Connection, out: Region | None, into: Region | None) -> None:
+        self._pipe, self._out, self._into = pipe, out, into
+        self.alive: Callable[[], bool] = _always
 
     def send(self, message: Any) -> None:
         """Send any message that can be pickled."""

@@ -47,8 +47,8 @@ class Folder:
         self._read: list[Event] | None = None  # what opening has read, until it is asked for
         if (self.path / "spec.json").exists():
             raise StoreError(
-                f"{self.path} holds a study of the first format (it has a spec.json), which this version does not read: use "
-                "another --store (store=)"
+                f"{self.path} holds a study of the first format (it has a spec.json), which this version does not "
+                "read: use another --store (store=)"
             )
 
     @property
