@@ -18,6 +18,7 @@ from fedtuner.errors import SpecError, StoreError, suggest
 from fedtuner.experiments import results
 from fedtuner.experiments.statistics import Paired, Summary, holm, paired, summary
 from fedtuner.report import summary as summary_of
+from fedtuner.run.store import Folder
 
 METRICS = ("target", "global", "personalized")
 
@@ -87,7 +88,7 @@ def compare(
     of_stores: list[dict[str, Any]] = []
     suites: list[Mapping[str, Any]] = []
     for path in paths:
-        if (path / "spec.json").exists():
+        if Folder(path).exists():
             of_stores.append(_of_store(path))
             continue
         kept = results.read(path) if path.exists() or path.suffix == results.SUFFIX else results.Results({})
@@ -118,7 +119,7 @@ def _of_store(path: Path) -> dict[str, Any]:
     errors = stored["evaluations"].get("tuned", {}).get("test mode error")
     if result is None or errors is None:
         raise StoreError(f"{path} is not finished or was not tested: 'fedtuner run' continues it")
-    settings = {key: value for key, value in described.items() if key not in ("seed", "layout", "format")}
+    settings = {key: value for key, value in described.items() if key not in ("seed", "fedex", "layout", "format")}
     labels = {
         "data": described["problem"]["name"],
         "method": described["method"],
