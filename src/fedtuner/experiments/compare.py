@@ -14,6 +14,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from fedtuner import tuners
 from fedtuner.errors import SpecError, StoreError, suggest
 from fedtuner.experiments import results
 from fedtuner.experiments.statistics import Paired, Summary, holm, paired, summary
@@ -119,13 +120,16 @@ def _of_store(path: Path) -> dict[str, Any]:
     errors = stored["evaluations"].get("tuned", {}).get("test mode error")
     if result is None or errors is None:
         raise StoreError(f"{path} is not finished or was not tested: 'fedtuner run' continues it")
-    settings = {key: value for key, value in described.items() if key not in ("seed", "fedex", "layout", "format")}
+    kind = str(described["tuner"].get("kind"))
+    own = kind not in tuners.KINDS  # else ``fedex`` says it by the names of a study.toml
+    left_out = ("seed", "fedex" if own else "tuner", "layout", "format")
+    settings = {key: value for key, value in described.items() if key not in left_out}
     labels = {
         "data": described["problem"]["name"],
         "method": described["method"],
         "wrapper": described["schedule"]["kind"].replace("_", " "),
         "target": described["target"],
-        "tuning": "+ FedEx" if described["fedex"]["k"] > 1 else "plain",
+        "tuning": f"+ {kind.rpartition(':')[2]}" if own else "+ FedEx" if described["fedex"]["k"] > 1 else "plain",
     }
     return {
         "labels": labels, "seed": described["seed"], "settings": settings, "problem": described["problem"],
