@@ -80,6 +80,7 @@ class TestEverySchedule(ScheduleLaws):
         assert known.groups == tuple(tuple(step.start) for step in played.steps if step.start)
         assert known.arms == len(played.at)
         assert sorted(known.reach.values()) == sorted(played.at.values())
+        assert known.horizons == dict.fromkeys(played.at, self.schedule().longest)
         assert not known.children
         for arm, round in played.at.items():
             assert round in known.rungs[arm]

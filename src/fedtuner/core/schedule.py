@@ -162,6 +162,7 @@ class Outline:
     rungs: Mapping[int, tuple[int, ...]]  # the rounds at which an arm is compared while it survives
     reach: Mapping[int, int]  # the rounds that each arm got
     cost: int  # rounds used, if no arm ends early
+    horizons: Mapping[int, int | None]  # the rounds at which the arms' trainings end, where it is known when they start
     children: bool  # whether arms start from other arms' states
 
     @property
@@ -189,6 +190,7 @@ def _outline(known: Hashable, path: tuple[Any, ...]) -> Outline:
     play, groups, reach, begun = Play(schedule), [], dict[int, int](), dict[int, int]()
     of_group: dict[int, dict[int, None]] = {}  # by the first arm of a group: the rounds at which it is compared
     first: dict[int, int] = {}
+    horizons: dict[int, int | None] = {}
     children = False
     while play.step is not None:
         step = play.step
@@ -196,6 +198,7 @@ def _outline(known: Hashable, path: tuple[Any, ...]) -> Outline:
             groups.append(tuple(step.start))
             first |= dict.fromkeys(step.start, min(step.start))
             begun |= {arm: start.parent[1] if start.parent else 0 for arm, start in step.start.items()}
+            horizons |= {arm: start.horizon for arm, start in step.start.items()}
             children |= any(start.parent for start in step.start.values())
         for arm, until in step.until.items():
             reach[arm] = max(until, reach.get(arm, 0))
@@ -204,4 +207,4 @@ def _outline(known: Hashable, path: tuple[Any, ...]) -> Outline:
         play.tell(Evidence({arm: (float(u), float(v)) for arm, (u, v) in draws.items()}))
     rungs = {arm: tuple(sorted(of_group.get(first.get(arm, arm), ()))) for arm in reach}
     cost = sum(until - begun.get(arm, 0) for arm, until in reach.items())
-    return Outline(tuple(groups), rungs, reach, cost, children)
+    return Outline(tuple(groups), rungs, reach, cost, horizons, children)
