@@ -167,6 +167,7 @@ def _work(method: Method, federation: HasData, plan: Plan, job: Job) -> Report:
     change = update.w - plan.w
     extra = {**update.extra, **method.optimiser(plan.server).extra(change)}
     examples = len(federation.data(job.client, "train"))
+    ok = ok and finite(change, *extra.values())  # a difference or a square may overflow where w_i does not
     return Report(job.client, change, extra, update.memory, examples, (first, *others), ok)
 
 
