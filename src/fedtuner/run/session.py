@@ -27,7 +27,7 @@ from fedtuner.core.setup import Setup
 from fedtuner.core.store import Begun, Eliminated, Evaluated, Evaluation, Event, Joined, Note, Started, Store, Won
 from fedtuner.errors import Interrupted, StoreError
 from fedtuner.rng import stream
-from fedtuner.run.executors import processes
+from fedtuner.run.executors import open_executor
 from fedtuner.run.journal import Journal, fold, read
 from fedtuner.run.saving import Saver, load_state
 from fedtuner.run.store import Folder, InMemory
@@ -307,7 +307,7 @@ class Session:
     def executor(self) -> Executor:
         """Return the executor, opened when first needed: a finished study needs none."""
         if self._executor is None:
-            opener = self.federation.executor or self.where.executor or processes
+            opener = self.federation.executor or self.where.executor or open_executor
             self._executor = opener(self.round, self._store.blobs, self.where.workers)
         return self._executor
 

@@ -16,10 +16,10 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def processes(round: Round, blobs: Blobs, workers: int | None) -> Executor:
+def open_executor(round: Round, blobs: Blobs, workers: int | None) -> Executor:
     """Return an executor with this many workers, by default one per core; one worker is this process."""
     wanted = workers or cores()
     return Serial(round, blobs) if wanted == 1 else Processes(round, blobs, wanted)
 
 
-__all__ = ["Processes", "Serial", "cores", "processes"]
+__all__ = ["Processes", "Serial", "cores", "open_executor"]

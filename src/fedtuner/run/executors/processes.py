@@ -6,8 +6,8 @@ import multiprocessing
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from typing import Any, cast
 
@@ -23,7 +23,8 @@ from fedtuner.run.executors.serial import advance
 from fedtuner.run.executors.worker import Share, Worker
 
 _WORTH_SHARING = 5e-3  # seconds: a round that is shorter is done sooner than it is sent
-_TRIES = 3  # how often a task may take its worker down before it is the task's fault
+_TRIES = 3  # how many workers may die on a task before it is an error
+Task = Advance | Share
 
 
 class Processes:
@@ -51,7 +52,7 @@ class Processes:
         few = policy.few(self.workers, engine.divisible)
         left = {one.arm.id: one for one in work}
         if len(work) > few:
-            for progress in self._run(deque(policy.longest_first(work)), stop, few):
+            for progress in self._run(policy.longest_first(work), stop, few):
                 if progress.state is not None:
                     left[progress.arm] = replace(left[progress.arm], state=progress.state)
                 yield progress
@@ -70,7 +71,7 @@ class Processes:
         """
         if self._round_takes < _WORTH_SHARING:
             began = time.monotonic()
-            [(_, reports)] = self._run(deque([Share(plan, tuple(range(len(plan.jobs))))]), lambda: False)
+            [(_, reports)] = self._run([Share(plan, tuple(range(len(plan.jobs))))], lambda: False)
             self._round_takes = time.monotonic() - began
             return list(reports)
         federation = cast(HasData, self._round.federation)
@@ -83,7 +84,7 @@ class Processes:
             for numbers in policy.shares(costs, self.workers)
         ]
         done: dict[int, Report] = {}
-        for numbers, reports in self._run(deque(tasks), lambda: False):
+        for numbers, reports in self._run(tasks, lambda: False):
             done |= dict(zip(numbers, reports, strict=True))
         return [done[n] for n in range(len(plan.jobs))]
 
@@ -98,62 +99,76 @@ class Processes:
     def _hire(self) -> Worker:
         return Worker(self._context, self._round, self._blobs)
 
-    def _run(self, todo: deque[Any], stop: Stop, few: int = 0) -> Iterator[Any]:
-        """Hand out tasks and yield the answers; a task whose worker dies goes on from where it last reported.
-
-        Once no task is waiting and at most ``few`` are left, their workers are asked to stop after their round.
-        """
-        busy: dict[Channel, tuple[Worker, Any, int]] = {}
-        free = list(self._team)
-        stopped: set[Channel] = set()  # who has been asked to stop
-        try:
-            while busy or (todo and not stop()):
-                while free and todo and not stop():
-                    worker, task = free.pop(), todo.popleft()
-                    task, tries = task if isinstance(task, _Again) else (task, 0)
-                    while not worker.send(task):  # it died while it was idle
-                        worker = self._replace(worker)
-                    busy[worker.connection] = (worker, task, tries)
-                if stop() or (not todo and len(busy) <= few):
-                    for worker, _, _ in busy.values():
-                        if worker.connection not in stopped:
-                            worker.send("stop")
-                    stopped |= busy.keys()
-                for ready in wait(list(busy), timeout=0.1):  # type: ignore[arg-type]
-                    connection: Channel = ready  # type: ignore[assignment]
-                    worker, task, tries = busy[connection]
-                    try:
-                        kind, answer = connection.recv()
-                    except (EOFError, OSError):
-                        del busy[connection]
-                        if tries + 1 >= _TRIES:
-                            raise WorkerError(
-                                f"a worker died {_TRIES} times on {_name(task)}: out of memory?"
-                            ) from None
-                        todo.appendleft(_Again((task, tries + 1)))
-                        free.append(self._replace(worker))
-                        continue
-                    if kind == "error":
-                        error, trace = answer
-                        raise error from _RemoteError(trace)
-                    if kind == "free":
-                        del busy[connection]
-                        free.append(worker)
-                        continue
-                    if isinstance(answer, Progress) and answer.state is not None:
-                        busy[connection] = (worker, replace(task, state=answer.state), 0)
-                    yield answer
-        finally:
-            if busy:  # after an error, or a caller that stopped listening, no answer of these workers may be read
-                for worker, _, _ in busy.values():
-                    self._replace(worker)
-
     def _replace(self, worker: Worker) -> Worker:
         worker.process.kill()
         worker.dismiss()
         fresh = self._hire()
         self._team[self._team.index(worker)] = fresh
         return fresh
+
+    def _run(self, tasks: Iterable[Task], stop: Stop, few: int = 0) -> Iterator[Any]:
+        """Hand out tasks and yield the answers; a task whose worker dies goes on from where it last reported.
+
+        Once no task is waiting and at most ``few`` are left, their workers are asked to stop after their round.
+        """
+        todo = deque((task, 0) for task in tasks)  # each with the number of workers that have died on it
+        free = list(self._team)
+        busy: dict[Channel, _Busy] = {}
+        try:
+            while busy or (todo and not stop()):
+                while free and todo and not stop():
+                    one = self._hand_out(free.pop(), *todo.popleft())
+                    busy[one.worker.connection] = one
+                if stop() or (not todo and len(busy) <= few):
+                    for one in busy.values():
+                        one.stop()
+                for ready in wait(list(busy), timeout=0.1):  # type: ignore[arg-type]
+                    connection: Channel = ready  # type: ignore[assignment]
+                    one = busy[connection]
+                    try:
+                        kind, answer = connection.recv()
+                    except (EOFError, OSError):  # it has died
+                        del busy[connection]
+                        todo.appendleft((one.task, one.deaths + 1))
+                        if one.deaths + 1 >= _TRIES:
+                            died = f"a worker died {_TRIES} times on {_name(one.task)}"
+                            raise WorkerError(f"{died}: out of memory?") from None
+                        free.append(self._replace(one.worker))
+                        continue
+                    if kind == "error":
+                        error, trace = answer
+                        raise error from _RemoteError(trace)
+                    if kind == "free":
+                        free.append(busy.pop(connection).worker)
+                        continue
+                    if isinstance(answer, Progress) and answer.state is not None:
+                        one.task, one.deaths = replace(one.task, state=answer.state), 0
+                    yield answer
+        finally:
+            # After an error, or where the caller stopped listening, no answer of these workers may be read.
+            for one in busy.values():
+                self._replace(one.worker)
+
+    def _hand_out(self, worker: Worker, task: Task, deaths: int) -> _Busy:
+        while not worker.send(task):  # it died while it was idle
+            worker = self._replace(worker)
+        return _Busy(worker, task, deaths)
+
+
+@dataclass
+class _Busy:
+    """A worker at its task."""
+
+    worker: Worker
+    task: Any
+    deaths: int  # of workers at this task since it last reported a state
+    stopped: bool = False
+
+    def stop(self) -> None:
+        """Ask the worker, once, to stop after its round."""
+        if not self.stopped:
+            self.worker.send("stop")
+            self.stopped = True
 
 
 class _RemoteError(Exception):
@@ -163,11 +178,7 @@ class _RemoteError(Exception):
         return f"in a worker:\n{self.args[0]}"
 
 
-class _Again(tuple[Any, int]):
-    """A task with the number of workers that it has cost."""
-
-
-def _name(task: Advance | Share) -> str:
+def _name(task: Task) -> str:
     if isinstance(task, Advance):
         return f"arm {task.arm.id} before round {task.until}"
     return "an evaluation" if task.evaluation else "the clients of a round"

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from fedtuner.channel import pair
+from fedtuner.run.executors.channel import pair
 
 CONTEXT = multiprocessing.get_context("fork")
 linux = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="no memory files here: everything goes by pipe")
