@@ -37,12 +37,13 @@ def journal_of(path: Path) -> Journal:
 
 
 def spec(study: Journal) -> dict[str, Any]:
-    """Return what a study is, by the names of a study.toml; ``fedex`` is there for any tuner, with one candidate."""
+    """Return what a study is, by the names of a study.toml; ``fedex`` is there for any tuner, with k = 1."""
     assert study.begun is not None
     tuner = study.setup["tuner"]
+    tuner = tuner if isinstance(tuner, Mapping) else {"kind": tuner}
     fedex = {name: value for name, value in tuner.items() if name != "kind"} if is_fedex(tuner) else {"k": 1}
     about = {"format": study.begun.format, "problem": study.begun.federation}
-    return {**about, **study.setup, "fedex": fedex, "layout": study.begun.layout}
+    return {**about, **study.setup, "tuner": tuner, "fedex": fedex, "layout": study.begun.layout}
 
 
 def is_fedex(tuner: Any) -> bool:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import toys
-from fedtuner import __version__, cli, driver, methods, report, spec, store
+from fedtuner import __version__, cli, methods
+from fedtuner.report import journal_of, show, summary
+from fedtuner.run import session, spec
+from fedtuner.run.store import Folder
 
 # Other tests may have left threads of libraries in this process; the workers do not use them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -38,6 +43,20 @@ def strict(text):
     return json.loads(text, parse_constant=pytest.fail)
 
 
+def equal(fedtuner, first, second):
+    """Whether two studies are equal to the bit, as the command line says it; their winners' states as files, too."""
+    states = [{f.name: f.read_bytes() for f in (path / "states").iterdir()} for path in (first, second)]
+    return fedtuner("diff", first, second)[0] == 0 and states[0] == states[1]
+
+
+def unfinish(path):
+    """Take a study back to before it had a winner: all of arm 3 but its start, too."""
+    journal = path / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    gone = (b'"event":"winner"', b'"event":"evaluated"', b'"event":"eliminated"', b'"record":{"arm":3,')
+    journal.write_bytes(b"".join(line for line in lines if not any(word in line for word in gone)))
+
+
 RUN = ("run", "study.toml", "--workers", "1", "--store", "s")
 
 
@@ -54,13 +73,12 @@ def test_run_prints_what_was_found_and_where_it_is(here, fedtuner):
     assert lines[0].startswith("tuning: 0/30 rounds, 4 of 4 arms alive")
     assert any(line.startswith("tuning: 30/30 rounds") for line in lines)
     assert lines[-1].startswith("untuned: 10/10 rounds")
-    best = store.read("s")[3]
+    found = summary(here / "s")
+    best = found["result"]
     assert f"Best: arm {best['arm']}, trained for 10 rounds; the study used 30 of 30." in out
     assert f"lr {best['client']['lr']:.4g}" in out
-    kept = [
-        strict((here / "s" / name / "evaluations.json").read_text())["test mode error"] for name in (".", "untuned")
-    ]
-    for name, errors in zip(("tuned, test", "untuned (the method's default, 10 rounds), test"), kept, strict=True):
+    means = [found["evaluations"][name]["test mode error"] for name in ("tuned", "untuned")]
+    for name, errors in zip(("tuned, test", "untuned (the method's default, 10 rounds), test"), means, strict=True):
         line = next(line for line in out.splitlines() if line.startswith(name))
         assert line.split()[-4:] == [f"{100 * errors['global']:.1f}", "%", f"{100 * errors['personalized']:.1f}", "%"]
     assert "Kept in s: fedtuner show s, fedtuner export s" in out
@@ -69,7 +87,7 @@ def test_run_prints_what_was_found_and_where_it_is(here, fedtuner):
 def test_running_again_continues_and_changes_nothing(here, fedtuner, monkeypatch):
     first = fedtuner(*RUN)
     before = toys.files(here / "s")
-    monkeypatch.setattr(driver, "open_executor", pytest.fail)
+    monkeypatch.setattr(session, "processes", pytest.fail)
     again = fedtuner(*RUN)
     assert again[:2] == first[:2]
     assert toys.files(here / "s") == before
@@ -77,9 +95,9 @@ def test_running_again_continues_and_changes_nothing(here, fedtuner, monkeypatch
 
 def test_the_folder_is_by_default_named_by_study_and_seed(here, fedtuner):
     assert fedtuner("run", "study.toml", "--workers", "1", "--seed", "3", "--quiet")[0] == 0
-    assert store.read("runs/study-seed3")[0]["seed"] == 3
+    assert summary(Path("runs/study-seed3"))["spec"]["seed"] == 3
     assert fedtuner("run", "study.toml", "--workers", "1", "--set", "seed=4", "--quiet")[0] == 0
-    assert store.read("runs/study-seed4")[0]["seed"] == 4
+    assert summary(Path("runs/study-seed4"))["spec"]["seed"] == 4
 
 
 def test_quiet_is_quiet(here, fedtuner):
@@ -95,6 +113,7 @@ def test_settings_arrive(here, fedtuner):
     assert code == 0
     assert told["spec"]["schedule"]["budget"] == 26
     assert told["spec"]["fedex"]["k"] == 1
+    assert told["spec"]["tuner"] == {"kind": "none"}
     assert told["spec"]["target"] == "global"
     assert told["spec"]["method"] == "reptile"
     assert told["result"]["client"]["lr"] == 0.25
@@ -107,8 +126,21 @@ def test_json_is_the_result(here, fedtuner):
     assert "tuning: 30/30" in err  # progress is not in the way
     assert told["rounds_used"] == 30
     assert told["store"] == "s"
-    assert told["result"] == strict((here / "s" / "result.json").read_text())
-    assert told["evaluations"]["tuned"] == strict((here / "s" / "evaluations.json").read_text())
+    study = spec.parse(spec.read("study.toml")[1]).study(Path("s"), 1).run(False)
+    best = study.best
+    assert told["result"] == {
+        "arm": best.arm, "rounds": best.rounds, "score": best.score, "rounds_used": 30, "budget": 30, "diverged": [],
+        "server": best.server, "client": best.client, "theta": best.theta.tolist(),
+        "candidates": list(best.candidates),
+    }  # fmt: skip
+    assert told["evaluations"]["tuned"] == {
+        "test mode error": study.evaluate("test"), "test mode loss": study.evaluate("test", metric="loss")
+    }  # fmt: skip
+    assert told["local_work"] == study.local_work == 90
+    assert told["spec"] | {"fedex": None, "format": None, "layout": None} == {
+        **study.describe(), "fedex": None, "format": None, "layout": None
+    }  # fmt: skip
+    assert told["spec"]["fedex"] == {k: v for k, v in told["spec"]["tuner"].items() if k != "kind"}
     assert [a["arm"] for a in told["arms"]] == [0, 1, 2, 3]
     assert fedtuner("show", "s", "--json")[1] == out
 
@@ -116,8 +148,9 @@ def test_json_is_the_result(here, fedtuner):
 def test_the_number_of_workers_changes_nothing(here, fedtuner):
     for workers in (1, 2, 4):
         fedtuner("run", "study.toml", "--workers", workers, "--store", f"s{workers}", "--baseline", "--quiet")
-    assert toys.files(here / "s2") == toys.files(here / "s1")
-    assert toys.files(here / "s4") == toys.files(here / "s1")
+    for other in ("s2", "s4"):
+        assert equal(fedtuner, here / other, here / "s1")
+        assert equal(fedtuner, here / other / "untuned", here / "s1" / "untuned")
 
 
 def test_if_every_arm_diverges_it_is_said(here, fedtuner):
@@ -146,14 +179,25 @@ def test_if_every_arm_diverges_it_is_said(here, fedtuner):
         ((*RUN, "--set", "cohort=7"), "cohort = 7, but the problem has 6 clients"),
         ((*RUN, "--set", "method=fedvag"), "no method 'fedvag'; did you mean 'fedavg'?"),
         ((*RUN, "--set", "problem=toys:problme"), "toys has no 'problme'; did you mean 'problem'?"),
-        ((*RUN, "--store", "study.toml", "--quiet"), "cannot write to study.toml: File exists"),
-        (("show", "nowhere"), "no study in nowhere: there is no spec.json; 'fedtuner run' makes one"),
+        ((*RUN, "--store", "study.toml", "--quiet"), "cannot write to study.toml: Not a directory"),
+        ((*RUN, "--set", "seed=x"), "seed = 'x', but must be a whole number"),
+        (("show", "nowhere"), "no study in nowhere: there is no journal; 'fedtuner run' makes one"),
+        (("show", "."), "no study in .: there is no journal; 'fedtuner run' makes one"),
+        (("show", "study.toml"), "no study in study.toml"),
+        (("show", "old"), "old holds a study of the first format (it has a spec.json)"),
         (("export", "nowhere"), "no study in nowhere"),
+        (("export", "old"), "old holds a study of the first format"),
+        (("export", "old", "--to", "optuna", "x.log"), "old holds a study of the first format"),
+        (("diff", "nowhere", "old"), "no study in nowhere"),
+        (("diff", "old", "nowhere"), "old holds a study of the first format"),
+        (("compare", "old"), "old holds a study of the first format"),
         (("init", "study.toml"), "study.toml exists: give another name, or --force"),
         (("init", "no/folder/study.toml"), "cannot write no/folder/study.toml: No such file or directory"),
     ],
 )
 def test_bad_input_is_exit_code_2_and_one_line(here, fedtuner, arguments, said):
+    (here / "old").mkdir()
+    (here / "old" / "spec.json").write_text("{}")
     code, out, err = fedtuner(*arguments)
     assert code == 2
     assert out == ""
@@ -175,12 +219,13 @@ def test_a_changed_study_is_refused(here, fedtuner):
     before = toys.files(here / "s")
     code, _, err = fedtuner(*RUN, "--quiet", "--set", "fedex.eps=0.5")
     assert code == 2
-    assert "fedex.eps: 0.3 in the store, 0.5 now" in err
+    assert "tuner.eps: 0.3 in the store, 0.5 now" in err
     assert toys.files(here / "s") == before
 
 
 def test_a_store_in_use_is_refused(here, fedtuner):
-    held = store.Store(here / "s", {})
+    held = Folder(here / "s")
+    held.open()
     code, _, err = fedtuner(*RUN, "--quiet")
     held.close()
     assert code == 2
@@ -208,8 +253,7 @@ def test_work_that_kills_its_workers_is_exit_code_1(here, fedtuner):
 
 def test_show_an_unfinished_study(here, fedtuner):
     fedtuner(*RUN, "--quiet")
-    (here / "s" / "result.json").unlink()
-    (here / "s" / "arms" / "3.safetensors").unlink()
+    unfinish(here / "s")
     code, out, _ = fedtuner("show", "s")
     assert code == 0
     assert "toy: 6 clients, fedavg; halving of 4 arms" in out
@@ -218,7 +262,52 @@ def test_show_an_unfinished_study(here, fedtuner):
     told = strict(fedtuner("show", "s", "--json")[1])
     assert told["result"] is None
     assert [a["arm"] for a in told["arms"]] == [0, 1, 2]
-    assert fedtuner("export", "s")[0] == 2
+    for to in ((), ("--to", "optuna", "x.log")):
+        code, _, err = fedtuner("export", "s", *to)
+        assert code == 2
+        assert "s is not finished, so there is no winner: 'fedtuner run' continues it" in err
+
+
+def test_show_a_study_that_has_only_begun(here, fedtuner):
+    fedtuner(*RUN, "--quiet")
+    journal = here / "s" / "journal.jsonl"
+    journal.write_bytes(journal.read_bytes().splitlines(keepends=True)[0])
+    code, out, _ = fedtuner("show", "s")
+    assert code == 0
+    assert "Not finished: 0 of 30 rounds used." in out
+    told = strict(fedtuner("show", "s", "--json")[1])
+    assert (told["rounds_used"], told["arms"], told["result"], told["evaluations"]) == (0, [], None, {})
+
+
+def test_an_unfinished_study_shown_and_run_again_is_the_whole_one(here, fedtuner):
+    fedtuner(*RUN, "--quiet")
+    fedtuner("run", "study.toml", "--workers", "1", "--store", "cut", "--quiet")
+    unfinish(here / "cut")
+    before = toys.files(here / "cut")
+    assert fedtuner("show", "cut")[0] == 0
+    assert toys.files(here / "cut") == before  # showing changes nothing
+    assert fedtuner("run", "study.toml", "--workers", "1", "--store", "cut", "--quiet")[0] == 0
+    assert equal(fedtuner, here / "s", here / "cut")
+
+
+def test_show_and_compare_read_no_state(here, fedtuner):
+    fedtuner(*RUN, "--baseline", "--quiet")
+    shown, told = fedtuner("show", "s"), fedtuner("show", "s", "--json")
+    for folder in (here / "s", here / "s" / "untuned"):
+        shutil.rmtree(folder / "states")
+    assert fedtuner("show", "s") == shown
+    assert fedtuner("show", "s", "--json") == told
+    assert fedtuner("compare", "s")[0] == 0
+    assert fedtuner("export", "s", "--to", "optuna", "x.log")[0] == 0
+
+
+def test_export_reads_the_winners_state_alone(here, fedtuner):
+    fedtuner(*RUN, "--quiet")
+    won = journal_of(here / "s").won
+    for file in (here / "s" / "states").iterdir():
+        if file.name != f"{won.arm}-{won.round}.safetensors":
+            file.unlink()
+    assert fedtuner("export", "s")[0] == 0
 
 
 def test_show_does_not_need_the_problem(here, fedtuner, monkeypatch):
@@ -265,12 +354,18 @@ def test_init_replaces_only_when_told(here, fedtuner):
     assert (here / "study.toml").read_text() == spec.template()
 
 
-@pytest.mark.parametrize("command", [(), ("run",), ("show",), ("export",), ("list",), ("init",)])
+@pytest.mark.parametrize("command", [(), ("run",), ("show",), ("export",), ("diff",), ("list",), ("init",)])
 def test_every_command_has_help(command, capsys):
     with pytest.raises(SystemExit) as end:
         cli.main([*command, "--help"])
     assert end.value.code == 0
     assert "usage: fedtuner" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("module", ["fedtuner", "fedtuner.cli"])
+def test_the_command_as_a_module(module):
+    said = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
+    assert said.stdout == f"fedtuner {__version__}\n"
 
 
 def test_the_version(capsys):
@@ -289,8 +384,7 @@ def test_export_writes_the_model_and_the_configuration(here, fedtuner):
     code, out, _ = fedtuner("export", "s")
     assert code == 0
     assert out.split() == ["s/export/model.safetensors", "s/export/configuration.json"]
-    again = spec.parse(spec.read("study.toml")[1]).study(Path("s"), 1)
-    driver.run(again, False)
+    again = spec.parse(spec.read("study.toml")[1]).study(Path("s"), 1).run(False)
     tensors = load_file("s/export/model.safetensors")
     shapes = {part.name: part.shape for part in again.problem.task.layout()}
     assert {name: t.shape for name, t in tensors.items()} == shapes
@@ -313,10 +407,11 @@ def test_export_to_another_place(here, fedtuner):
 
 def test_export_without_the_winners_state_says_so(here, fedtuner):
     fedtuner(*RUN, "--quiet")
-    (here / "s" / "arms" / f"{store.read('s')[3]['arm']}.safetensors").unlink()
+    won = journal_of(here / "s").won
+    (here / "s" / "states" / f"{won.arm}-{won.round}.safetensors").unlink()
     code, _, err = fedtuner("export", "s")
     assert code == 2
-    assert "'fedtuner run' " in err
+    assert f"{won.arm}-{won.round}.safetensors is missing or damaged" in err
 
 
 # Digits, with torch
@@ -337,10 +432,12 @@ def digits(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_digits_are_the_same_for_one_and_two_workers(digits):
-    one, two = toys.files(digits / "s1"), toys.files(digits / "s2")
-    assert {"result.json", "evaluations.json", "journal.jsonl"} <= set(one)
-    assert two == one
+def test_digits_are_the_same_for_one_and_two_workers(digits, fedtuner):
+    one, two = summary(digits / "s1"), summary(digits / "s2")
+    assert one["result"] is not None
+    assert one["evaluations"]
+    assert {**two, "store": ""} == {**one, "store": ""}
+    assert equal(fedtuner, digits / "s1", digits / "s2")
 
 
 @pytest.mark.slow
@@ -373,8 +470,7 @@ def test_the_exported_model_is_the_studys_model(digits, fedtuner):
 
     assert fedtuner("export", digits / "s1")[0] == 0
     table = spec.override(spec.read("digits")[1], SMALL)
-    finished = spec.parse(table).study(digits / "s1", 1)
-    driver.run(finished, False)
+    finished = spec.parse(table).study(digits / "s1", 1).run(False)
     ours = finished.problem.task.module(finished.best.model)
     theirs = mlp(64, 64, 10)
     theirs.load_state_dict(load_file(digits / "s1" / "export" / "model.safetensors"))
@@ -418,9 +514,9 @@ def test_stopped_and_continued(here, fedtuner, number, workers):
     assert "fedtuner: stopped after " in said
     assert "Everything is kept in s: run the same command again to continue." in said
     assert "Traceback" not in said
-    assert not (here / "s" / "result.json").exists()
+    assert summary(here / "s")["result"] is None
     assert fedtuner("run", "study.toml", "--store", "s", "--workers", workers, "--quiet")[0] == 0
-    assert toys.files(here / "s") == toys.files(here / "whole")
+    assert equal(fedtuner, here / "s", here / "whole")
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -509,7 +605,7 @@ def test_a_problem_beside_the_study(here):
     ],
 )
 def test_errors_are_shown_as_rates_only_where_they_are(capsys, found, shown):
-    report._print_evaluations(report._console(), {"tuned": {"test mode error": found}}, 5)
+    show._print_evaluations(show.console(), {"tuned": {"test mode error": found}}, 5)
     last = capsys.readouterr().out.splitlines()[-1]
     assert all(word in last for word in shown)
     assert ("%" in last) is any("%" in word for word in shown)

@@ -11,8 +11,9 @@ import pytest
 
 import fedtuner as ft
 import toys
-from fedtuner import cli, export_optuna, samplers, store
+from fedtuner import cli, samplers
 from fedtuner.errors import SpecError, StoreError
+from fedtuner.report import to_optuna
 
 optuna = pytest.importorskip("optuna")
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -34,6 +35,11 @@ def study(tmp_path):
     return toys.tune(space=SPACE, method=ft.methods.fedavg, store=tmp_path / "mine")
 
 
+def score(study, arm, until):
+    """An arm's score after a round, as the schedule is told it."""
+    return study.schedule.scoring.score(study.journal.records(arm, until), study.setup.target)[0]
+
+
 def read(url, name="mine"):
     kept = url if "://" in url else optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(url))
     return optuna.load_study(study_name=name, storage=kept)
@@ -52,27 +58,30 @@ def test_what_optuna_reads_is_what_the_study_says(tmp_path, study, capsys, file)
     assert there.direction == optuna.study.StudyDirection.MINIMIZE
     assert there.user_attrs["problem"]["name"] == "toy"
     assert [t.user_attrs["arm"] for t in there.trials] == [0, 1, 2, 3]
-    assert [t.user_attrs["arm"] for t in there.trials if t.user_attrs["winner"]] == [study.winner]
+    assert there.user_attrs["fedex"]["k"] == there.user_attrs["tuner"]["k"] == 3
+    assert [t.user_attrs["arm"] for t in there.trials if t.user_attrs["winner"]] == [study.winner[0]]
     for trial in there.trials:
-        arm = study.arm(trial.number)
-        state = study.states[arm.id]
-        client = arm.candidates[state.belief.mode]
+        arm = study.journal.arms[trial.number]
+        state = study.state((arm.id, study.journal.round_of(arm.id)))
+        client = study.setup.tuner.best(state.belief)
         assert trial.params == {f"client.{n}": client[n] for n in SPACE.client} | {
             f"server.{n}": arm.server[n] for n in SPACE.server
         }
         assert trial.state == (State.COMPLETE if state.round == 10 else State.PRUNED)
         assert set(trial.intermediate_values) == set(range(1, state.round + 1))
         for rung in (5, 10)[: state.round // 5]:
-            assert trial.intermediate_values[rung] == study.score(arm.id, rung)[0]
-        assert trial.value == study.score(arm.id, state.round)[0]
+            assert trial.intermediate_values[rung] == score(study, arm.id, rung)
+        assert trial.value == score(study, arm.id, state.round)
+        assert trial.user_attrs["confidence"] == state.belief.theta.p.max()
+        assert (trial.user_attrs["rounds"], trial.user_attrs["candidates"]) == (state.round, 3)
     assert there.best_value == study.best.score
-    best = there.trials[study.winner].params
+    best = there.trials[study.winner[0]].params
     assert {n: best[f"client.{n}"] for n in SPACE.client} == {n: study.best.client[n] for n in SPACE.client}
 
 
 def test_distributions_are_those_of_the_space(tmp_path, study):
     url = f"sqlite:///{tmp_path}/studies.db"
-    export_optuna.export(study.path, url)
+    to_optuna.export(study.path, url)
     kinds = optuna.distributions
     found = read(url).trials[0].distributions
     assert found["client.lr"] == kinds.FloatDistribution(1e-3, 1.0, log=True)
@@ -87,7 +96,7 @@ def test_distributions_are_those_of_the_space(tmp_path, study):
 
 def test_an_existing_study_is_not_touched(tmp_path, study, capsys):
     url = f"sqlite:///{tmp_path}/studies.db"
-    export_optuna.export(study.path, url)
+    to_optuna.export(study.path, url)
     before = [t.params for t in read(url).trials]
     assert run(study.path, "--to", "optuna", url) == 2
     assert "already has a study 'mine': give it another --name" in capsys.readouterr().err
@@ -98,9 +107,9 @@ def test_an_existing_study_is_not_touched(tmp_path, study, capsys):
 
 def test_diverged_arms_have_failed(tmp_path):
     study = toys.tune(space=DIVERGING, schedule=ft.random_search(40, 5), fedex=None, store=tmp_path / "mine")
-    diverged = {arm for arm, state in study.states.items() if state.diverged}
+    diverged = {arm for arm, why in study.journal.ended.items() if why == "diverged"}
     assert 0 < len(diverged) < 8
-    export_optuna.export(study.path, f"{tmp_path}/journal.log")
+    to_optuna.export(study.path, f"{tmp_path}/journal.log")
     trials = read(f"{tmp_path}/journal.log").trials
     assert {t.number for t in trials if t.state == State.FAIL} == diverged
     assert all(math.isfinite(v) for t in trials for v in t.intermediate_values.values())
@@ -111,34 +120,42 @@ def test_arms_by_optuna_and_methods_of_ones_own_are_read_from_the_folder_alone(t
     own = replace(ft.methods.fedavg.with_defaults(client={"epochs": 2}), name="mine alone")
     learned = {"method": own, "schedule": ft.random_search(21, 3, together=1), "space": SPACE}
     for sampler in (samplers.optuna("tpe", startup=2), samplers.optuna("random"), samplers.uniform):
-        study = toys.tune(**learned, sampler=sampler, store=tmp_path / str(sampler.describe()))
-        described = store.read(study.path)[0]
-        assert export_optuna.arms_of(study.path, described, range(7)) == {id: study.arm(id) for id in range(7)}
+        name = str(sampler.describe())
+        study = toys.tune(**learned, sampler=sampler, store=tmp_path / name)
+        to_optuna.export(study.path, f"{tmp_path}/journal.log")
+        for trial in read(f"{tmp_path}/journal.log", name).trials:
+            arm = study.journal.arms[trial.number]
+            client = study.setup.tuner.best(study.state((arm.id, 3)).belief)
+            assert trial.params == {f"client.{n}": client[n] for n in SPACE.client} | {
+                f"server.{n}": arm.server[n] for n in SPACE.server
+            }
 
 
 def test_scores_with_a_discount_and_by_loss(tmp_path):
     schedule = ft.hyperband(budget=80, longest=8, eta=2, score="loss", discount=0.5)
     study = toys.tune(schedule=schedule, store=tmp_path / "mine")
-    export_optuna.export(study.path, f"{tmp_path}/journal.log")
+    to_optuna.export(study.path, f"{tmp_path}/journal.log")
     for trial in read(f"{tmp_path}/journal.log").trials:
         for t, value in trial.intermediate_values.items():
-            assert value == study.score(trial.number, t)[0]
+            assert value == score(study, trial.number, t)
 
 
 def test_what_cannot_be_exported_is_told(tmp_path, study, monkeypatch, capsys):
     with pytest.raises(StoreError, match=r"cannot write to sqlite:////no/such/folder"):
-        export_optuna.export(study.path, "sqlite:////no/such/folder/studies.db")
+        to_optuna.export(study.path, "sqlite:////no/such/folder/studies.db")
     with pytest.raises(StoreError, match=r"cannot write to nonsense://"):
-        export_optuna.export(study.path, "nonsense://x")
+        to_optuna.export(study.path, "nonsense://x")
     for words in ((study.path, "--to", "optuna"), (study.path, "--to", "a", "b"), ()):
         assert run(*words) == 2
         assert "STORE --to optuna URL" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(SpecError, match=r"pip install 'fedtuner\[optuna\]'"):
-        export_optuna.export(study.path, "x.log")
-    (study.path / "result.json").unlink()
+        to_optuna.export(study.path, "x.log")
+    journal = study.path / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(line for line in lines if b'"event":"winner"' not in line))
     with pytest.raises(SpecError, match=r"is not finished"):
-        export_optuna.export(study.path, "x.log")
+        to_optuna.export(study.path, "x.log")
 
 
 def test_a_folder_is_still_where_the_model_goes(tmp_path, study):
