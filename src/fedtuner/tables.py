@@ -85,7 +85,7 @@ def read(kinds: Mapping[str, Any], given: Mapping[str, Any], name: str, default:
         cls = kinds[kind]
     else:
         raise SpecError(
-            f"{name}.kind = {kind!r}, but must be one of {tuple(kinds)}{suggest(str(kind), kinds)} "
+            f"{name}.kind = {kind!r}, but must be one of {tuple(kinds)}{suggest(str(kind), list(kinds))} "
             "(your own is named 'package.module:Class')"
         )
     known = parameters(cls)

@@ -9,11 +9,13 @@ import pytest
 
 import fedtuner as ft
 import toys
-from fedtuner import methods, spec
+from fedtuner import methods, samplers, tables, tuners
+from fedtuner.core.method import default_space
+from fedtuner.core.setup import Setup
 from fedtuner.errors import SpecError
-from fedtuner.methods.base import default_space
+from fedtuner.run import spec
+from fedtuner.run.spec import tomllib
 from fedtuner.space import domain
-from fedtuner.spec import tomllib
 
 EVERYTHING = """
 problem = "toys:problem"
@@ -21,6 +23,9 @@ method = "fedprox"
 cohort = 4
 cohorts = "shared"
 target = "global"
+weights = "shared"
+cooling = 0.25
+engine = "sequential"
 seed = 12
 
 [schedule]
@@ -64,19 +69,26 @@ def test_every_key_arrives_in_the_spec():
     parsed = parse(EVERYTHING)
     assert parsed.problem == "toys:problem"
     assert parsed.method == "fedprox"
-    assert (parsed.cohort, parsed.cohorts, parsed.target, parsed.seed) == (4, "shared", "global", 12)
+    assert (parsed.cohort, parsed.target, parsed.seed) == (4, "global", 12)
+    assert parsed.settings == {
+        "cohort": 4, "cohorts": "shared", "target": "global", "weights": "shared", "cooling": 0.25,
+        "engine": "sequential", "seed": 12,
+    }  # fmt: skip
     assert parsed.schedule == ft.halving(40, 16, 2, 2, 0.5, "loss")
-    assert parsed.fedex == ft.FedEx(5, 0.25, "adaptive", 0.75, "loss", 0.125, "improvement")
+    assert parsed.tuner == ft.FedEx(5, 0.25, "adaptive", 0.75, "loss", 0.125, "improvement")
 
 
 def test_every_key_arrives_in_the_study(tmp_path):
     study = parse(EVERYTHING).study(tmp_path / "s", 3)
-    setting = study.setting
-    assert (setting.cohort, setting.cohorts, setting.target, setting.seed) == (4, "shared", "global", 12)
-    assert setting.method is methods.fedprox
+    setup, space = study.setup, study.setup.space
+    assert (setup.cohort, setup.cohorts, setup.target, setup.seed) == (4, "shared", "global", 12)
+    assert (setup.weights, setup.cooling, setup.engine) == ("shared", 0.25, "sequential")
+    assert setup.method is methods.fedprox
+    assert setup.tuner == ft.FedEx(5, 0.25, "adaptive", 0.75, "loss", 0.125, "improvement")
+    assert setup.schedule == ft.halving(40, 16, 2, 2, 0.5, "loss")
     assert study.problem.name == "toy"
-    assert (study.path, study.workers) == (tmp_path / "s", 3)
-    assert {name: study.space.client[name] for name in ("lr", "momentum", "weight_decay", "epochs", "batch", "mu")} == {
+    assert (study.path, study.where.workers) == (tmp_path / "s", 3)
+    assert {name: space.client[name] for name in ("lr", "momentum", "weight_decay", "epochs", "batch", "mu")} == {
         "lr": ft.Float(0.01, 1.0, log=True),
         "momentum": ft.Choice([0.0, 0.9]),
         "weight_decay": ft.Choice([0.0]),
@@ -84,7 +96,7 @@ def test_every_key_arrives_in_the_study(tmp_path):
         "batch": ft.PowerOfTwo(2, 8),
         "mu": ft.Float(0.001, 0.1, log=True),
     }
-    assert {name: study.space.server[name] for name in ("lr", "momentum", "gamma")} == {
+    assert {name: space.server[name] for name in ("lr", "momentum", "gamma")} == {
         "lr": ft.Choice([1.0]),
         "momentum": ft.Float(0.0, 0.5),
         "gamma": ft.OneMinus(ft.Float(0.0001, 0.01, log=True)),
@@ -93,15 +105,17 @@ def test_every_key_arrives_in_the_study(tmp_path):
 
 def test_the_study_describes_itself_by_the_names_of_the_file():
     described, table = parse(EVERYTHING).study(None, 1).describe(), tomllib.loads(EVERYTHING)
-    for key in ("method", "cohort", "cohorts", "target", "seed", "schedule", "fedex"):
+    for key in ("method", "cohort", "cohorts", "target", "weights", "cooling", "engine", "seed", "schedule"):
         assert described[key] == table[key]
+    assert described["tuner"] == {"kind": "fedex", **table["fedex"], "tries": 1}
     for side in ("client", "server"):
         assert described[side].items() >= table[side].items()
 
 
 def test_the_stored_spec_parses_back():
     described = parse(EVERYTHING).study(None, 1).describe()
-    table = {key: described[key] for key in tomllib.loads(EVERYTHING)} | {"problem": "toys:problem"}
+    kept = {key: described[key] for key in tomllib.loads(EVERYTHING) if key not in ("problem", "fedex")}
+    table = {**kept, "problem": "toys:problem", "tuner": described["tuner"], "sampler": described["sampler"]}
     assert spec.parse(table).study(None, 1).describe() == described
 
 
@@ -109,14 +123,16 @@ def test_what_is_not_said_keeps_its_default():
     parsed = parse('problem = "toys:problem"')
     assert parsed == spec.Spec("toys:problem")
     assert parsed.schedule == ft.halving()
-    assert parsed.fedex == ft.FedEx()
+    assert parsed.tuner == ft.FedEx()
+    assert parsed.sampler is samplers.uniform
+    assert (parsed.cohort, parsed.target, parsed.seed) == (10, "personalized", 0)
     problem = spec.load_problem("toys:problem")
-    assert parsed.space(methods.fedavg, problem) == default_space(methods.fedavg, {})
+    assert parsed.space(methods.fedavg, problem.model) == default_space(methods.fedavg, {})
 
 
 def test_hyperparameters_that_are_not_named_keep_the_methods_domains_and_order():
     parsed = parse('problem = "toys:problem"\nclient.batch = 4\nclient.lr = 0.5')
-    space = parsed.space(methods.fedavg, spec.load_problem("toys:problem"))
+    space = parsed.space(methods.fedavg, spec.load_problem("toys:problem").model)
     assert list(space.client) == list(default_space(methods.fedavg, {}).client)
     assert space.client["batch"] == ft.Choice([4])
     assert space.client["momentum"] == methods.fedavg.client["momentum"].domain
@@ -125,15 +141,45 @@ def test_hyperparameters_that_are_not_named_keep_the_methods_domains_and_order()
 def test_the_order_of_a_file_does_not_matter():
     a = parse('problem = "toys:problem"\ncohort = 3\nclient.batch = [2, 4]\nclient.lr = [0.5, 0.1]').study(None, 1)
     b = parse('problem = "toys:problem"\ncohort = 3\nclient.lr = [0.5, 0.1]\nclient.batch = [2, 4]').study(None, 1)
-    assert [a.arm(i) for i in range(5)] == [b.arm(i) for i in range(5)]
+    drawn = [
+        [study.setup.sampler.propose(study.setup.space, 0, arm, 0, ()) for arm in range(5)] for study in (a, b)
+    ]  # fmt: skip
+    assert drawn[0] == drawn[1]
 
 
 @pytest.mark.parametrize(
-    ("text", "fedex"),
-    [("fedex = false", None), ("fedex = true", ft.FedEx()), ("[fedex]", ft.FedEx()), ("fedex.k = 3", ft.FedEx(k=3))],
+    ("text", "tuner"),
+    [
+        ("fedex = false", tuners.none),
+        ("fedex = true", ft.FedEx()),
+        ("[fedex]", ft.FedEx()),
+        ("fedex.k = 3", ft.FedEx(k=3)),
+        ("[tuner]", ft.FedEx()),
+        ("tuner.k = 3", ft.FedEx(k=3)),
+        ("tuner.kind = 'fedex'\ntuner.k = 3", ft.FedEx(k=3)),
+        ("tuner.kind = 'none'", tuners.none),
+        ("tuner = {kind = 'none', k = 3}", tuners.none),  # the kind alone can be changed
+        ("fedex = false\ntuner.kind = 'none'", tuners.none),
+    ],
 )
-def test_fedex_can_be_left_out(text, fedex):
-    assert parse(f'problem = "digits"\n{text}').fedex == fedex
+def test_the_tuner_by_either_name(text, tuner):
+    assert parse(f'problem = "digits"\n{text}').tuner == tuner
+
+
+@pytest.mark.parametrize(
+    ("text", "sampler"),
+    [
+        ("sampler = 'uniform'", samplers.uniform),
+        ("sampler = 'tpe'", samplers.optuna("tpe")),
+        ("sampler = {kind = 'gp', startup = 3}", samplers.optuna("gp", 3)),
+        ("sampler = 'ball'", samplers.Ball()),
+        ("sampler = {kind = 'ball', eps = 0.5}", samplers.Ball(0.5)),
+    ],
+)
+def test_every_kind_of_sampler(text, sampler):
+    parsed = parse(f'problem = "digits"\n{text}').sampler
+    assert parsed == sampler
+    assert spec.sampler(sampler.describe()) == sampler
 
 
 @pytest.mark.parametrize(
@@ -159,6 +205,28 @@ BAD = {
     "schedule.knid = 'halving'": "no setting schedule.knid in halving; did you mean 'kind'?",
     "schedule = {kind = 'random_search', etaa = 3}": "no setting schedule.etaa in random_search",
     "schedule.kind = 'halvign'": "schedule.kind = 'halvign', but must be one of .*; did you mean 'halving'?",
+    "schedule.kind = 'mine:'": "schedule.kind = 'mine:', but must be 'package.module:name'",
+    "schedule.kind = 'toys:Race'": "schedule.kind = 'toys:Race': toys has no 'Race'",
+    "schedule.kind = 'toys:SPACE'": "schedule = Space.*, but must be a schedule such as .*: Space has no budget",
+    "tuner.kind = 'fedx'": "tuner.kind = 'fedx', but must be one of .*; did you mean 'fedex'?",
+    "tuner.kind = 'toys:Softmax'": "tuner = .*, but must be a tuner such as .*: Softmax has no labels, tried",
+    "tuner.epsilon = 3": "no setting tuner.epsilon in fedex; did you mean 'eps'?",
+    "tuner = 'none'": r"tuner = 'none', but must be a table: \[tuner\]",
+    "tuner.k = 3\nfedex.k = 4": r"\[tuner\] and fedex are both given, but an arm has one tuner",
+    "fedex = false\ntuner.k = 4": r"\[tuner\] and fedex are both given, but an arm has one tuner",
+    "sampler = 'unifrom'": "sampler = 'unifrom', but must be one of .*; did you mean 'uniform'?",
+    "sampler = {kind = 'tpe', strtup = 3}": "no setting sampler.strtup; did you mean 'startup'?",
+    "sampler = 3": "sampler = 3, but must be one of",
+    "sampler = 'toys:Softmax'": "sampler = .*Softmax.*, but must be such as fedtuner.samplers.optuna.*has no learns",
+    "method = 'toys:remebering'": "method = 'toys:remebering': toys has no 'remebering'; did you mean 'remembering'?",
+    "method = 'toys:SPACE'": "method = 'toys:SPACE' is Space, but must be a Method",
+    "server.optimiser = 'toys:SPACE'": "server.optimiser = 'toys:SPACE' is Space, but must be an Optimiser",
+    "server.optimiser = 'sgdd'": "server.optimiser = 'sgdd', but must be one of",
+    "weights = 'sharde'": "weights = 'sharde', but must be one of .*; did you mean 'shared'?",
+    "weights = 3": "weights = 3, but must be a string",
+    "cooling = 2.0": r"cooling = 2.0, but must be in \[0, 1\]",
+    "engine = 'fast'": "engine = 'fast', but must be one of",
+    "device = 3": "device = 3, but must be a string",
     "schedule.kind = 3": "schedule.kind = 3, but must be one of",
     "schedule.kind = ['halving']": r"schedule.kind = \['halving'\], but must be one of",
     "fedex.epsilon = 3": "no setting fedex.epsilon; did you mean 'eps'?",
@@ -372,8 +440,11 @@ def test_the_template_is_the_default():
     parsed = parse(spec.template())
     default = spec.Spec("digits")
     for field in dataclasses.fields(spec.Spec):
-        if field.name not in ("client", "server"):
+        if field.name not in ("client", "server", "settings"):
             assert getattr(parsed, field.name) == getattr(default, field.name), field.name
+    assert set(parsed.settings) == set(spec._PASSED)
+    for name, value in parsed.settings.items():
+        assert value == ("auto" if name == "engine" else getattr(Setup, name)), name
     usual = default_space(methods.fedavg, {})
     assert {name: domain(value) for name, value in parsed.client.items()} == dict(usual.client)
     assert {name: domain(value) for name, value in parsed.server.items()} == dict(usual.server)
@@ -383,14 +454,16 @@ def test_the_template_lists_every_setting():
     """Also those that are commented out, each with its default."""
     text = spec.template()
     table = tomllib.loads(text)
-    assert set(table) == {field.name for field in dataclasses.fields(spec.Spec)}
+    assert {*table, "tuner"} == set(spec._KNOWN)
+    assert "\n[fedex]" in text
+    assert "[tuner] kind = " in text
     assert set(table["schedule"]) == {"kind", "budget", "longest", "eta", "eliminations", "discount", "score"}
     assert set(table["fedex"]) | {"gamma"} == {field.name for field in dataclasses.fields(ft.FedEx)}
     assert "\n# gamma = " in text
     for side, hypers in (("client", methods.fedavg.client), ("server", methods.fedavg.server)):
         for name, hyper in hypers.items():
             assert name in table[side] or f"\n# {name} = {spec._toml(hyper.default)} " in text
-    for key, value in (("schedule", ft.halving().describe()), ("fedex", dataclasses.asdict(ft.FedEx()))):
+    for key, value in (("schedule", tables.table(ft.halving())), ("fedex", dataclasses.asdict(ft.FedEx()))):
         assert table[key].items() <= value.items()
 
 
