@@ -108,8 +108,8 @@ class Plan:
         if len(measured) != len(job.choices):
             raise SpecError(f"{len(measured)} pairs of metrics, but the job has {len(job.choices)} choices")
         tried = tuple(Tried(c.label, *pair) for c, pair in zip(job.choices, measured, strict=True))
-        w = np.asarray(w, np.float32)
-        return Report(job.client, w - self.w, {}, {}, examples, tried, finite(w))
+        change = np.asarray(w, np.float32) - self.w
+        return Report(job.client, change, {}, {}, examples, tried, finite(change))
 
 
 @dataclass(frozen=True)
