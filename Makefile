@@ -3,13 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SIMULATION := .venv-flower
+# The commit whose bits are to stay.
+BASE := 6e8a5d8
 
-.PHONY: help setup demo test quick check flower-simulation clean
+.PHONY: help setup demo test quick check bits flower-simulation clean
 help:
 	@echo "make demo   set up, then tune a federated model on embedded real data"
 	@echo "make test   set up, then run all tests"
 	@echo "make quick  the tests without the slow ones"
 	@echo "make check  ruff and mypy --strict"
+	@echo "make bits   small studies of all kinds on this tree and on commit $(BASE): are the bits the same?"
 	@echo "make flower-simulation  the examples in Flower's simulation engine, in an environment of its own"
 	@echo "make setup  only make $(VENV), with $(BIN)/fedtuner in it"
 	@echo "make clean  remove $(VENV), $(SIMULATION) and caches (not runs/)"
@@ -35,6 +38,19 @@ check: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+
+# The same script on both: it uses the public interface only.
+bits: setup
+	@git cat-file -e '$(BASE)^{commit}' 2>/dev/null || \
+		{ echo "make bits: commit $(BASE) is not in this repository (a shallow clone?)"; exit 2; }
+	@echo "Studies on commit $(BASE), then on this tree: about a minute each on two cores ..."
+	@folder=$$(mktemp -d) && status=0 && trap 'exit 130' INT TERM HUP && \
+	trap 'git worktree remove --force "$$folder/base"; rm -rf "$$folder"' EXIT && \
+	git worktree add --quiet --detach "$$folder/base" '$(BASE)' && \
+	{ PYTHONPATH="$$folder/base/src" $(BIN)/python scripts/bits.py --out "$$folder/before" || status=1; \
+	PYTHONPATH="$(CURDIR)/src" $(BIN)/python scripts/bits.py --out "$$folder/after" || status=1; \
+	$(BIN)/python scripts/bits.py --compare "$$folder/before" "$$folder/after" || status=1; \
+	exit $$status; }
 
 # Flower's simulation engine pins a Ray of its own, so it has an environment of its own.
 $(SIMULATION)/.ready: pyproject.toml constraints.txt constraints-flower.txt
