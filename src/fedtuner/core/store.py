@@ -170,6 +170,10 @@ class Store(Protocol):
         """Return a state, without a belief, and the packed belief; ``known`` is its checksum."""
         ...
 
+    def has(self, key: Key) -> bool:
+        """Return whether a state is kept."""
+        ...
+
     def drop(self, keys: Iterable[Key]) -> None:
         """Delete states."""
         ...

@@ -130,7 +130,7 @@ class Saver:
         for heir in heirs - self._journal.eliminated.keys():
             used |= blobs_of(self.latest(heir).memory)
         for key in self.keep:
-            if key[0] in heirs and key in self._journal.saved:
+            if key[0] in heirs and self._store.has(key):  # a schedule that is replayed may keep one that has gone since
                 used |= self._kept_blobs(key)
         self._store.blobs.sweep(arm, used, until)
 

@@ -139,6 +139,12 @@ class Session:
     def keep(self, keys: Iterable[Key]) -> None:
         self._saver.keep = frozenset(keys)
 
+    def sweep(self) -> None:
+        """Delete states that are neither their arm's latest nor kept, and what clients remember for them alone."""
+        self._saver.drop_old(self.journal.arms)
+        for arm in self.journal.arms:
+            self._saver.sweep(arm)
+
     def start(self, arms: Mapping[int, Start]) -> None:
         """Start arms: proposed together, with all scores so far; those that the journal knows are as they were."""
         self._first |= dict.fromkeys(arms, min(arms, default=0))

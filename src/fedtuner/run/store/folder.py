@@ -98,6 +98,10 @@ class Folder:
         except Exception as error:
             raise StoreError(f"{path} is missing or damaged ({error}): restore it, or use another store") from error
 
+    def has(self, key: Key) -> bool:
+        """Return whether a state's file is there."""
+        return self._file(key).exists()
+
     def drop(self, keys: Iterable[Key]) -> None:
         """Delete states' files."""
         with disk_errors(self.path):

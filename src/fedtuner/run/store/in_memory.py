@@ -53,6 +53,10 @@ class InMemory:
             raise StoreError(f"the state of arm {key[0]} after round {key[1]} is no longer kept")
         return self._states[key]
 
+    def has(self, key: Key) -> bool:
+        """Return whether a state is kept."""
+        return key in self._states
+
     def drop(self, keys: Iterable[Key]) -> None:
         """Let go of states."""
         for key in keys:
