@@ -145,9 +145,11 @@ class Processes:
                         one.task, one.deaths = replace(one.task, state=answer.state), 0
                     yield answer
         finally:
-            # After an error, or where the caller stopped listening, no answer of these workers may be read.
+            # After an error, or where the caller stopped listening, no answer of these workers may be read. That may be
+            # noticed only after ``close``: then they have ended.
             for one in busy.values():
-                self._replace(one.worker)
+                if one.worker in self._team:
+                    self._replace(one.worker)
 
     def _hand_out(self, worker: Worker, task: Task, deaths: int) -> _Busy:
         while not worker.send(task):  # it died while it was idle
