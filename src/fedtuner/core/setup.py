@@ -93,9 +93,10 @@ def resolve(federation: Federation, **given: Any) -> Setup:
     model: Model = federation.model
     method, space = given.pop("method"), given.pop("space", None)
     method, space = with_own_optimiser(method, space)
-    checks.one_of("engine", given.get("engine", "auto"), ENGINES)
+    named = given.pop("engine", "auto")
+    checks.one_of("engine", named, ENGINES)
     # Clients that are elsewhere work one by one.
-    engine = model.engine(given.pop("engine", "auto") if federation.executor is None else "sequential")
+    engine = model.engine(named if federation.executor is None else "sequential")
     if model.own_training:
         method, space = _on_the_server(method, space)
     for name in model.hyperparameters.keys() & method.client.keys():
@@ -122,14 +123,21 @@ def _check_kinds(given: dict[str, Any]) -> None:
         "tuner": (Tuner, "a tuner such as fedtuner.FedEx(k=27)"),
         "schedule": (Schedule, "a schedule such as fedtuner.halving(budget=2000)"),
         "sampler": (Sampler, "such as fedtuner.samplers.optuna('tpe')"),
+        "combine": (Combine, "such as fedtuner.core.robust.Median()"),
+        "privacy": (Privacy, "an object with release() and spent(), or None"),
     }
     for name, (kind, words) in kinds.items():
-        if given.get(name) is not None and not isinstance(given[name], kind):
-            raise SpecError(f"{name} = {given[name]!r}, but must be {words}{_lacking(given[name], kind)}")
+        value = given.get(name)
+        if name not in given or (value is None and name in ("space", "privacy")):
+            continue
+        if isinstance(value, type) or not isinstance(value, kind):
+            raise SpecError(f"{name} = {value!r}, but must be {words}{_lacking(value, kind)}")
 
 
 def _lacking(value: Any, kind: type) -> str:
-    """Return what one's own class lacks of a protocol."""
+    """Return what one's own object lacks of a protocol."""
+    if isinstance(value, type):
+        return f": call it, {value.__name__}(...)"
     if type(value).__module__ == "builtins" or kind is Space:
         return ""
     lacks = [name for name in vars(kind) if not name.startswith("_") and not hasattr(value, name)]
