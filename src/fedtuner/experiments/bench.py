@@ -11,14 +11,13 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from fedtuner import spec
-from fedtuner.errors import ClientError, FedtunerError, Interrupted, WorkerError
-from fedtuner.executors import cores
+from fedtuner.errors import ClientError, FedtunerError, Interrupted, StoreError, WorkerError
 from fedtuner.experiments import results
 from fedtuner.experiments.compare import compare
 from fedtuner.experiments.family import Family
@@ -26,9 +25,15 @@ from fedtuner.experiments.plan import Group, calibrate, groups, speedup
 from fedtuner.experiments.suite import Suite
 from fedtuner.experiments.tabulate import as_json as as_plain
 from fedtuner.experiments.tabulate import show
-from fedtuner.federation import Simulation
-from fedtuner.progress import duration, stoppable
+from fedtuner.federations import Simulation
 from fedtuner.report import strict
+from fedtuner.run import spec
+from fedtuner.run.executors import cores
+from fedtuner.run.session import Session
+from fedtuner.run.store.files import disk_errors
+from fedtuner.run.store.lock import Lock
+from fedtuner.run.versions import commit
+from fedtuner.run.watch import duration, stoppable
 
 EVERY = 5.0  # seconds between two lines of progress
 
@@ -46,12 +51,38 @@ class Report:
 def run(
     suite: Suite, out: Path, workers: int | None = None, only: str | None = None, progress: TextIO | None = None
 ) -> Report:
-    """Run what has no result yet and return what was done; ``progress`` is where the time left is told."""
+    """Run what has no result yet and return what was done; ``progress`` is where the time left is said."""
+    if not groups(suite, out, only) and results.read(out).suite == suite.describe():
+        return Report()  # nothing is to be written
+    with _alone(out):
+        return _run(suite, out, workers, only, progress)
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Keep other processes from adding to these results. A scratch folder without any states is deleted afterwards."""
+    folder = scratch(out)
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            lock = Lock(folder)
+        except StoreError as error:
+            raise StoreError(
+                f"another 'fedtuner bench' is adding to {out}: wait for it, stop it, or use another --out"
+            ) from error
+    try:
+        yield
+    finally:
+        if [file.name for file in folder.iterdir()] == ["lock"]:
+            shutil.rmtree(folder)
+        lock.release()
+
+
+def _run(suite: Suite, out: Path, workers: int | None, only: str | None, progress: TextIO | None) -> Report:
     todo = groups(suite, out, only)
     report = Report()
     results.update(out, suite)
-    if todo:
-        results.commit()  # of the code that runs: it may be another by the time that a study ends
+    commit()  # of the code that runs: it may be another by the time that a study ends
     board = _Board(todo, workers or cores(), progress)
     held: tuple[str, Simulation] | None = None  # one problem at a time
     with stoppable() as stop:
@@ -63,7 +94,7 @@ def run(
                     board.time(group, held[1])
                 _run_group(group, held[1], suite, out, workers, board, report, stop)
             except FedtunerError as error:
-                report.failed.append((f"{group.entries[0].name} seed{group.entries[0].seed}", error))
+                report.failed.append((f"{group.first.name} seed{group.first.seed}", error))
                 board.drop(group)
             except Interrupted as error:
                 left = sum(len(g.asked) for g in todo) - report.done
@@ -71,8 +102,6 @@ def run(
                     f"stopped with {left} studies to go. Everything is kept in {out}: run the same command again to "
                     "continue"
                 ) from error
-    if scratch(out).is_dir() and not any(scratch(out).iterdir()):
-        scratch(out).rmdir()
     return report
 
 
@@ -88,18 +117,35 @@ def _run_group(
 ) -> None:
     if stop():
         raise Interrupted
+    for entry in group.asked:
+        entry.spec.study(None, workers, problem)  # mistakes show now
     folder = scratch(out) / group.name
-    family = Family(group.entries, group.asked, problem, folder, workers)
-    board.begin(group)
-    for outcome in family.run(lambda status: board.show(family.computed), stop):
-        results.update(out, suite, results.describe(outcome))
-        report.done += 1
-        report.asked += outcome.study.rounds_used
-        board.finished()
-    report.computed += family.computed
-    board.end(group)
+    study = group.first.spec.study(folder, workers, problem)
+    with _mendable(folder), Session(study.setup, study.problem, study.where, stop) as session:
+        family = Family(session, group.entries, group.asked)
+        session.on_progress = lambda: board.show(family.computed)
+        board.begin(group)
+        for outcome in family.outcomes():
+            made = results.describe(outcome)
+            results.update(out, suite, made)
+            report.done += 1
+            report.asked += made["rounds"]
+            board.finished()
+        report.computed += family.computed
+        board.end(group)
     if len(group.asked) == len(group.entries):
         shutil.rmtree(folder)
+
+
+@contextmanager
+def _mendable(folder: Path) -> Iterator[None]:
+    """Say how errors of a family's store can be mended: its rounds can be computed again."""
+    try:
+        yield
+    except StoreError as error:
+        if str(folder) not in str(error):
+            raise
+        raise StoreError(f"{error}; or delete {folder}, and its rounds are computed again") from error
 
 
 class _Board:
@@ -119,7 +165,7 @@ class _Board:
     def time(self, group: Group, problem: Simulation) -> None:
         """Take a problem's pace before its first family."""
         if self._out:
-            pace, _ = calibrate(group.entries, problem, 1.0)
+            pace, _ = calibrate(group.first, problem, 1.0)
             self._pace[group.problem] = pace / group.tries / speedup(self._workers)
 
     def begin(self, group: Group) -> None:
@@ -157,7 +203,7 @@ class _Board:
         if self._out is None or not (force or time.monotonic() - self._said > EVERY):
             return
         self._said = time.monotonic()
-        where = f", {self._now.problem} seed {self._now.entries[0].seed}" if self._now else ""
+        where = f", {self._now.problem} seed {self._now.first.seed}" if self._now else ""
         line = f"bench: {self._done} of {self._studies} studies{where}, {duration(self._seconds_left())} left"
         print(line, file=self._out, flush=True)
 

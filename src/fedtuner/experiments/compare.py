@@ -119,7 +119,7 @@ def _of_store(path: Path) -> dict[str, Any]:
     described, result = stored["spec"], stored["result"]
     errors = stored["evaluations"].get("tuned", {}).get("test mode error")
     if result is None or errors is None:
-        raise StoreError(f"{path} is not finished or was not tested: 'fedtuner run' continues it")
+        raise StoreError(f"{path} is not finished, or not evaluated on test data: 'fedtuner run' continues it")
     kind = str(described["tuner"].get("kind"))
     own = kind not in tuners.KINDS  # else ``fedex`` says it by the names of a study.toml
     left_out = ("seed", "fedex" if own else "tuner", "layout", "format")
@@ -127,7 +127,7 @@ def _of_store(path: Path) -> dict[str, Any]:
     labels = {
         "data": described["problem"]["name"],
         "method": described["method"],
-        "wrapper": described["schedule"]["kind"].replace("_", " "),
+        "wrapper": str(described["schedule"]["kind"]).rpartition(":")[2].replace("_", " "),
         "target": described["target"],
         "tuning": f"+ {kind.rpartition(':')[2]}" if own else "+ FedEx" if described["fedex"]["k"] > 1 else "plain",
     }

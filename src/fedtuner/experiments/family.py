@@ -1,46 +1,39 @@
 """Studies that share their arms: "arm 7 up to round 150" has one answer, whoever asks.
 
 Studies that differ only in schedule and target have the same arms (the same numbers give the same hyperparameters,
-cohorts and seeds), and a round's record has the errors before and after local training. So one journal serves all of
-them: random search and halving read the same arms, the global target and the personalized one the same rounds.
+cohorts and seeds), and a round's record has the errors before and after local training. So a family is several plays
+over one session: random search and halving read the same arms, the global target and the personalized one the same
+rounds. The session advances an arm to the largest round that any play wants, and keeps the states that one of them may
+still want to evaluate.
 
-In a family's folder: what a store has, the states of arms at rounds at which a study may still want to test them
-(``stops/ARM-ROUND.safetensors``), and the tests that were made (``tests.json``). Each study is replayed in the order
-of Algorithm 1, arm after arm within a rung, so its curve does not depend on what ran beside what.
+The rounds of a study are counted in the order of Algorithm 1, arm after arm within a rung, so its curve does not depend
+on what ran beside what.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
 
-from fedtuner.arm import Record, State
-from fedtuner.driver import Driver, opened
-from fedtuner.errors import StoreError
+from fedtuner.core.records import Arm, Key, Record
+from fedtuner.core.schedule import Play, Schedule, Score, Start, best, outline
+from fedtuner.core.tuner import Floats
 from fedtuner.experiments.suite import Entry
-from fedtuner.federation import Simulation
-from fedtuner.memory import memory_of, recall
-from fedtuner.progress import Show
-from fedtuner.schedules import Schedule, Score, Step, best
-from fedtuner.store import Store, pack, read_json, replace_file, unpack, write_json
-from fedtuner.study import Study
-
-Errors = Mapping[str, float]  # global and personalized
+from fedtuner.run.session import Session
+from fedtuner.space import Config
+from fedtuner.tables import Table
 
 
 @dataclass(frozen=True)
 class Point:
-    """The incumbent, the arm with the best latest score of those in the race, after some rounds of a study."""
+    """An arm on the test data: the incumbent (the best latest score of those in the race), or one at its end."""
 
     used: int  # rounds that the study has used
     arm: int
     round: int  # rounds that the arm has had
     score: float
-    test: Errors
+    errors: Mapping[str, float]  # on the test data: global and personalized
 
 
 @dataclass(frozen=True)
@@ -48,206 +41,138 @@ class Outcome:
     """A finished study."""
 
     entry: Entry
-    study: Study
+    problem: Table
+    records: Mapping[int, Sequence[Record]]  # by arm
     winner: Point
+    arm: Arm  # the winner
+    client: Config  # what its tuner would use now
+    theta: Floats
     curve: tuple[Point, ...]  # with ``online``: whenever the incumbent is another, or has had more rounds
-    tested: tuple[Point, ...]  # with ``every_arm``: each arm that reached its bracket's last rung
+    ends: tuple[Point, ...]  # with ``every_arm``: each arm that was trained to its end
 
 
-def stops(schedule: Schedule, online: int) -> list[int]:
-    """Return the rounds at which an arm may be tested: the ends of brackets; when watched, rungs and every n-th."""
+def marks(schedule: Schedule, online: int) -> dict[int, list[int]]:
+    """Return the rounds after which a study may evaluate each arm.
+
+    It is the last round at which the arm is compared. With ``online`` it is every round at which some arm is compared,
+    and every n-th.
+    """
+    rungs = outline(schedule).rungs
     if not online:
-        return sorted({bracket.rungs[-1] for bracket in schedule.brackets})
-    rungs = {rung for bracket in schedule.brackets for rung in bracket.rungs}
-    return sorted(rungs | set(range(online, schedule.longest + 1, online)))
+        return {arm: [own[-1]] for arm, own in rungs.items()}
+    every = sorted({*chain(*rungs.values()), *range(online, schedule.longest + 1, online)})
+    return {arm: [mark for mark in every if mark <= own[-1]] for arm, own in rungs.items()}
 
 
-def as_target(record: Record, target: str) -> Record:
-    """Return a round's record as a study with this target has it."""
-    loss, error = (
-        (record.loss_before, record.error_before) if target == "global" else (record.loss_after, record.error_after)
-    )
-    return (
-        replace(record, loss=math.inf, error=math.inf) if record.diverged else replace(record, loss=loss, error=error)
-    )
+class Member:
+    """One study of a family: its play, and what is known of it so far."""
 
+    def __init__(self, entry: Entry) -> None:
+        self.entry, self.play = entry, Play(entry.spec.schedule)
+        self.marks = marks(entry.spec.schedule, entry.online)
+        self.at: dict[int, int] = {}  # the round up to which it has read each arm
+        self.latest: dict[int, Score] = {}  # of the arms in the race
+        self.out: set[int] = set()
+        self.used = 0
+        self.curve: list[Point] = []
+        self.ends: list[Point] = []
+        self.ended = False
 
-@dataclass
-class _Racer:
-    """One study of the family on its way: where its schedule is, and what its curve has so far."""
+    def wanted(self) -> set[Key]:
+        """Return the states that it may still want to evaluate."""
+        if self.ended:
+            return set()
+        at = set(self.at.items()) if self.entry.online else set()  # an incumbent stays where it was compared last
+        to_come = {(arm, t) for arm, own in self.marks.items() for t in own if t >= self.at.get(arm, 0)}
+        kept = self.play.step.keep if self.play.step else ()
+        return {(arm, t) for arm, t in at | to_come if arm not in self.out} | set(kept)
 
-    entry: Entry
-    study: Study
-    stops: list[int]
-    asked: bool  # whether its result is wanted now; another may want it later
-    steps: Any = None
-    step: Step | None = None
-    at: dict[int, int] = field(default_factory=dict)  # the round up to which each arm was compared
-    latest: dict[int, Score] = field(default_factory=dict)  # of the arms in the race
-    out: set[int] = field(default_factory=set)
-    used: int = 0
-    curve: list[Point] = field(default_factory=list)
-    tested: list[Point] = field(default_factory=list)
-    ended: bool = False
-
-    def needs(self, arm: int, round: int) -> bool:
-        """Whether it may still want to test an arm at a round."""
-        return not self.ended and arm not in self.out and round in self.stops and round >= self.at.get(arm, 0)
+    def score(self, records: Sequence[Record]) -> Score:
+        """Return an arm's score after these rounds."""
+        return self.entry.spec.schedule.scoring.score(records, self.entry.spec.target)
 
 
 class Family:
-    """Studies with the same arms, run side by side over one store."""
+    """Studies with the same arms, played side by side over one session."""
 
-    def __init__(
-        self,
-        entries: Sequence[Entry],
-        asked: Sequence[Entry],
-        problem: Simulation,
-        folder: Path,
-        workers: int | None,
-    ) -> None:
-        self._folder, self._size = folder, problem.task.size
-        self._racers = [
-            _Racer(e, e.spec.study(None, workers, problem), stops(e.spec.schedule, e.online), e in asked)
-            for e in entries
-        ]
-        most = max(entries, key=lambda entry: entry.spec.schedule.arms)
-        self._carrier = most.spec.study(folder, workers, problem)  # the study that has all rounds of all arms
-        self._carrier.path = None  # its tests are of many arms: they are kept here, not by the study
-        self._tests: dict[str, dict[str, float]] = {}
-        self._before = 0
+    def __init__(self, session: Session, entries: Sequence[Entry], asked: Sequence[Entry]) -> None:
+        self._session = session
+        self._members = [Member(entry) for entry in entries]
+        self._asked = [member for member in self._members if member.entry in asked]  # another may be wanted later
+        self._before = session.journal.rounds_used
 
     @property
     def computed(self) -> int:
-        """Rounds that were computed since ``run`` began."""
-        return self._carrier.rounds_used - self._before
+        """Rounds that were computed since the session was opened."""
+        return self._session.journal.rounds_used - self._before
 
-    def run(self, show: Show, stop: Callable[[], bool]) -> Iterator[Outcome]:
-        """Run the studies that are asked for and yield each as it ends; continues where the folder left off."""
-        described = self._carrier.describe()
-        shared = {key: value for key, value in described.items() if key not in ("schedule", "target")}
-        kept = max(len(racer.stops) for racer in self._racers)
-        room = (2 + kept) * 2 * 4 * self._size * max(r.study.schedule.arms for r in self._racers)
-        store = Store(self._folder, shared, room)
-        try:
-            (self._folder / "stops").mkdir(exist_ok=True)
-            tests = self._folder / "tests.json"
-            self._tests = read_json(tests) if tests.exists() else {}
-            self._carrier.states, self._carrier.records = store.states, store.records
-            self._carrier.arms |= store.proposals
-            self._before = self._carrier.rounds_used
-            with opened(self._carrier) as executor:
-                driver = Driver(self._carrier, store, executor, show, stop)
-                yield from self._race(driver)
-        finally:
-            store.close()
+    def outcomes(self) -> Iterator[Outcome]:
+        """Play the studies that are asked for, from wherever the session's store has them; yield each as it ends."""
+        while playing := [member for member in self._asked if not member.ended]:
+            self._advance(playing)
+            for member in playing:
+                self._tell(member)
+                if member.play.winner is not None:
+                    yield self._outcome(member, member.play.winner)
+                    member.ended = True  # not before its result is kept
+            self._session.keep = self._wanted()
+            self._session.sweep()
 
-    def _race(self, driver: Driver) -> Iterator[Outcome]:
-        for racer in self._racers:
-            if racer.asked:
-                racer.steps = racer.study.schedule.steps()
-                racer.step = next(racer.steps)
-        while running := [racer for racer in self._racers if racer.step is not None]:
-            wanted: dict[int, int] = {}
-            for racer in running:
-                assert racer.step is not None
-                wanted |= {arm: max(racer.step.until, wanted.get(arm, 0)) for arm in racer.step.arms}
-            self._advance(driver, wanted)
-            for racer in running:
-                outcome = self._tell(racer)
-                if outcome is not None:
-                    yield outcome
-                    racer.ended = True  # not before its result is kept
-            self._prune()
+    def _wanted(self) -> set[Key]:
+        return set[Key]().union(*(member.wanted() for member in self._members))
 
-    def _advance(self, driver: Driver, wanted: Mapping[int, int]) -> None:
-        """Bring each arm to the round that is wanted of it; keep its state where somebody may test it."""
-        marks = {mark for racer in self._racers for mark in racer.stops}
-        states = self._carrier.states
-        driver.propose(list(wanted))
-        for mark in sorted({*wanted.values(), *(m for m in marks if m <= max(wanted.values()))}):
-            arms = [arm for arm, until in wanted.items() if until >= mark]
-            driver.advance(arms, mark)
-            for arm in arms:
-                if states[arm].round == mark and any(racer.needs(arm, mark) for racer in self._racers):
-                    self._keep(arm, states[arm])
+    def _advance(self, playing: Sequence[Member]) -> None:
+        """Bring each arm to the round that is wanted of it, by way of the rounds whose states are to be kept."""
+        start: dict[int, Start] = {}
+        until: dict[int, int] = {}
+        for step in (member.play.step for member in playing if member.play.step):
+            start |= step.start
+            until |= {arm: max(t, until.get(arm, 0)) for arm, t in step.until.items()}
+        self._session.keep = keep = self._wanted()
+        self._session.start(start)
+        for mark in sorted({*until.values(), *(t for arm, t in keep if t < until.get(arm, 0))}):
+            self._session.advance({arm: mark for arm, t in until.items() if t >= mark})
 
-    def _tell(self, racer: _Racer) -> Outcome | None:
-        """Let a study see the rung that its arms have reached; return its outcome if that was the last."""
-        step, study = racer.step, racer.study
+    def _tell(self, member: Member) -> None:
+        """Let a study read the rounds that it waits for, and go on to its next step or to its end."""
+        step, entry = member.play.step, member.entry
         assert step is not None
-        racer.out |= set(step.out)
-        racer.latest = {arm: score for arm, score in racer.latest.items() if arm not in racer.out}
-        for arm in step.arms:
-            rounds = self._carrier.records[arm][: step.until]
-            study.records[arm] = [as_target(record, racer.entry.spec.target) for record in rounds]
-        for arm in step.arms:
-            between = [s for s in racer.stops if racer.at.get(arm, 0) < s < step.until]
-            for start, end in pairwise([racer.at.get(arm, 0), *between, step.until]):
-                spent = len(study.records[arm][start:end])
-                racer.used += spent
-                racer.latest[arm], racer.at[arm] = study.score(arm, end), end
-                if spent and racer.entry.online:
-                    point = self._point(racer, best(racer.latest, 1)[0])
-                    if not racer.curve or (point.arm, point.round) != (racer.curve[-1].arm, racer.curve[-1].round):
-                        racer.curve.append(point)
-        if racer.entry.every_arm and step.until == study.schedule.place(step.arms[0])[1].rungs[-1]:
-            racer.tested += [self._point(racer, arm) for arm in step.arms]
-        try:
-            racer.step = racer.steps.send({arm: racer.latest[arm] for arm in step.arms})
-            return None
-        except StopIteration as end:
-            racer.step = None
-            winner = self._point(racer, end.value)
-        study.arms = self._carrier.arms
-        study.winner, study.states[winner.arm] = winner.arm, self._state(winner.arm, winner.round)
-        return Outcome(racer.entry, study, winner, tuple(racer.curve), tuple(racer.tested))
+        member.out |= set(step.out)
+        member.latest = {arm: score for arm, score in member.latest.items() if arm not in member.out}
+        member.at |= {arm: start.parent[1] if start.parent else 0 for arm, start in step.start.items()}
+        for arm, until in step.until.items():
+            between = [mark for mark in member.marks.get(arm, ()) if member.at[arm] < mark < until]
+            for start, end in pairwise([member.at[arm], *between, until]):
+                self._read(member, arm, start, end)
+        if entry.every_arm:
+            ends = {arm: own[-1] for arm, own in member.marks.items()}
+            member.ends += [self._point(member, arm, t) for arm, t in step.until.items() if t == ends.get(arm)]
+        member.play.tell(self._session.evidence(step.until, entry.spec.schedule.scoring, entry.spec.target))
 
-    def _point(self, racer: _Racer, arm: int) -> Point:
-        round = len(racer.study.records[arm][: racer.at[arm]])  # fewer than it was allowed, if it diverged
-        return Point(racer.used, arm, round, racer.latest[arm][0], self._test(arm, round))
+    def _read(self, member: Member, arm: int, start: int, end: int) -> None:
+        """Let a study read some rounds of an arm; with ``online`` the incumbent is evaluated after them."""
+        records = self._session.journal.records(arm, end)
+        spent = sum(record.round > start for record in records)
+        member.used += spent
+        member.at[arm], member.latest[arm] = end, member.score(records)
+        if spent and member.entry.online:
+            incumbent = best(member.latest, 1)[0]
+            point = self._point(member, incumbent, member.at[incumbent])
+            if not member.curve or (point.arm, point.round) != (member.curve[-1].arm, member.curve[-1].round):
+                member.curve.append(point)
 
-    def _test(self, arm: int, round: int) -> Errors:
-        """Return an arm's errors on the test data after some round; measured once for all studies."""
-        key = f"{arm}-{round}"
-        if key not in self._tests:
-            carrier = self._carrier
-            states = carrier.states
-            carrier.states, carrier.winner = {arm: self._state(arm, round)}, arm
-            try:
-                self._tests[key] = carrier.evaluate("test")
-            finally:
-                carrier.states, carrier.winner = states, None
-            write_json(self._folder / "tests.json", self._tests)
-        return {side: float(error) for side, error in self._tests[key].items()}
+    def _point(self, member: Member, arm: int, until: int) -> Point:
+        records = self._session.journal.records(arm, until)
+        round = records[-1].round  # earlier than it was to go if it diverged
+        errors = self._session.evaluate((arm, round), "test").mean("error")
+        return Point(member.used, arm, round, member.score(records)[0], errors)
 
-    def _file(self, arm: int, round: int) -> Path:
-        return self._folder / "stops" / f"{arm}-{round}.safetensors"
-
-    def _keep(self, arm: int, state: State) -> None:
-        if self._file(arm, state.round).exists():
-            return
-        # What clients remember goes into the file: files of their own are swept away as the arm goes on.
-        whole = replace(state, memory={client: recall(kept) for client, kept in state.memory.items()})
-        try:
-            replace_file(self._file(arm, state.round), pack(whole))
-        except OSError as error:
-            raise StoreError(f"cannot write to {self._folder}: {error.strerror}") from error
-
-    def _state(self, arm: int, round: int) -> State:
-        now = self._carrier.states[arm]
-        if now.round == round:
-            return now
-        file = self._file(arm, round)
-        if not file.exists():
-            raise StoreError(
-                f"{self._folder} has lost arm {arm} after round {round}: delete this folder, and it is computed again"
-            )
-        return unpack(file.read_bytes(), memory_of(self._folder, arm))
-
-    def _prune(self) -> None:
-        """Delete the states that no study can want any more."""
-        for file in (self._folder / "stops").glob("*.safetensors"):
-            arm, round = map(int, file.stem.split("-"))
-            if not any(racer.needs(arm, round) for racer in self._racers):
-                file.unlink()
+    def _outcome(self, member: Member, winner: Key) -> Outcome:
+        session, point = self._session, self._point(member, *winner)
+        journal, tuner = session.journal, session.setup.tuner
+        belief = session.state((point.arm, point.round)).belief
+        records = {arm: [r for r in journal.own_records[arm] if r.round <= at] for arm, at in member.at.items()}
+        return Outcome(
+            member.entry, session.federation.describe(), records, point, journal.arms[point.arm], tuner.best(belief),
+            tuner.offers(belief)[1], tuple(member.curve), tuple(member.ends),
+        )  # fmt: skip

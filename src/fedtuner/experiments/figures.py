@@ -31,7 +31,7 @@ from fedtuner.errors import SpecError, StoreError, suggest
 from fedtuner.experiments import results
 from fedtuner.experiments.results import Result
 from fedtuner.experiments.statistics import summary
-from fedtuner.store import replace_file
+from fedtuner.run.store.files import replace_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,28 +6,28 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from typing import cast
 
-from fedtuner import spec
-from fedtuner.arm import begin, plan
-from fedtuner.engines import work_all
+from fedtuner.core.records import Plan
+from fedtuner.core.schedule import Outline, Play, outline
 from fedtuner.errors import FedtunerError, SpecError
-from fedtuner.executors import cores
 from fedtuner.experiments import results
-from fedtuner.experiments.family import stops
+from fedtuner.experiments.family import marks
 from fedtuner.experiments.suite import Entry, Suite
 from fedtuner.experiments.tables import text
-from fedtuner.federation import Simulation
-from fedtuner.methods.base import Job
-from fedtuner.progress import duration
+from fedtuner.federations import Simulation
 from fedtuner.rng import stream
-from fedtuner.schedules import Score
+from fedtuner.run import spec
+from fedtuner.run.executors import cores
+from fedtuner.run.session import Session
+from fedtuner.run.watch import duration
 
-_TRIAL = 3.0  # seconds of rounds from which a problem's pace is taken
-_LEAST = 5  # parts of rounds that the trial has at least, if each is longer than that
+_TRIAL = 3.0  # seconds that a trial of a problem's rounds takes
+_LEAST = 5  # a trial has at least so many parts, even if they take longer than it should
 _GAIN = 0.85  # of a worker beside another, against one alone (docs/speed.md)
 
 
@@ -37,32 +37,31 @@ class Group:
 
     entries: tuple[Entry, ...]
     asked: tuple[Entry, ...]
+    first: Entry  # of all studies of the family, with results or without, by name: the session is begun with its setup
 
     @property
     def problem(self) -> str:
         """The name of their problem."""
-        return self.entries[0].spec.problem
+        return self.first.spec.problem
 
     @property
     def name(self) -> str:
         """The name of their folder."""
-        return hashlib.blake2b(self.entries[0].family.encode(), digest_size=8).hexdigest()
+        return hashlib.blake2b(self.first.family.encode(), digest_size=8).hexdigest()
 
     @property
     def tries(self) -> int:
         """How many local trainings a client does in a round: the same for all, or their arms would not be shared."""
-        fedex = self.entries[0].spec.fedex
-        return fedex.tried if fedex else 1
+        return self.first.spec.tuner.tried
 
     def expected(self) -> tuple[int, int]:
-        """Return how many rounds and how many tests to expect, from a rehearsal on random scores."""
+        """Return how many rounds and evaluations to expect: those that the schedules ask for on random scores."""
+        outlines = [outline(entry.spec.schedule, entry.seed, entry.spec.target) for entry in self.asked]
         reach: dict[int, int] = {}
-        tests = 0
-        for entry in self.asked:
-            used, tested = _rehearse(entry)
-            reach = {arm: max(reach.get(arm, 0), used.get(arm, 0)) for arm in {*reach, *used}}
-            tests += tested
-        return sum(reach.values()), tests
+        for known in outlines:
+            reach |= {arm: max(t, reach.get(arm, 0)) for arm, t in known.reach.items()}
+        rounds = sum(reach.values()) if len(outlines) > 1 else outlines[0].cost
+        return rounds, sum(map(_evaluations, self.asked, outlines))
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Estimate:
     studies: int
     asked: int  # rounds, if nothing were shared
     rounds: int  # rounds to compute
-    tests: int
+    evaluations: int
     pace: float  # seconds a round, on one worker
     seconds: float
     quiet: float  # seconds, if nothing else ran on the machine
@@ -85,13 +84,18 @@ def groups(suite: Suite, out: Path, only: str | None = None) -> list[Group]:
     asked = [entry for entry in suite.entries if only is None or entry.matches(only)]
     if not asked:
         raise SpecError(f"--only {only!r} matches no study of the suite; names are such as {suite.entries[0].name!r}")
+    unfinished = results.unfinished(out, suite)
     families: dict[str, list[Entry]] = {}
-    for entry in results.unfinished(out, suite):
+    for entry in suite.entries:
         families.setdefault(entry.family, []).append(entry)
-    made = [Group(tuple(kept), tuple(e for e in kept if e in asked)) for kept in families.values()]
+    made = []
+    for family in families.values():
+        entries = tuple(entry for entry in family if entry in unfinished)
+        first = min(family, key=lambda entry: entry.name)
+        made.append(Group(entries, tuple(entry for entry in entries if entry in asked), first))
     problems = list(dict.fromkeys(entry.spec.problem for entry in suite.entries))
     todo = [group for group in made if group.asked]
-    return sorted(todo, key=lambda group: (problems.index(group.problem), group.entries[0].seed))
+    return sorted(todo, key=lambda group: (problems.index(group.problem), group.first.seed))
 
 
 def estimate(suite: Suite, out: Path, workers: int | None = None, only: str | None = None) -> Iterator[Estimate]:
@@ -105,18 +109,14 @@ def estimate(suite: Suite, out: Path, workers: int | None = None, only: str | No
         except FedtunerError as error:
             yield Estimate(name, studies, 0, 0, 0, 0.0, 0.0, 0.0, str(error))
             continue
-        pace, work = calibrate(mine[0].entries, problem)
+        pace, work = calibrate(mine[0].first, problem)
         expected = [group.expected() for group in mine]
-        rounds, tests = (sum(numbers) for numbers in zip(*expected, strict=True))
-        asked = sum(entry.spec.schedule.cost for group in mine for entry in group.asked)
+        rounds, evaluations = (sum(numbers) for numbers in zip(*expected, strict=True))
+        asked = sum(outline(entry.spec.schedule).cost for group in mine for entry in group.asked)
         trained = sum(group.tries * n for group, (n, _) in zip(mine, expected, strict=True)) / mine[0].tries
-        amount = _in_rounds(trained, tests, problem, mine[0].entries[0]) / speedup(workers or cores())
-        yield Estimate(name, studies, asked, rounds, tests, pace, pace * amount, work * amount)
-
-
-def _in_rounds(rounds: float, tests: int, problem: Simulation, entry: Entry) -> float:
-    """Return the work as a number of rounds: a test is the work of all clients once."""
-    return rounds + tests * len(problem.clients) / entry.spec.cohort
+        evaluated = evaluations * len(problem.clients) / mine[0].first.spec.cohort  # an evaluation is the work of all
+        amount = (trained + evaluated) / speedup(workers or cores())
+        yield Estimate(name, studies, asked, rounds, evaluations, pace, pace * amount, work * amount)
 
 
 def speedup(workers: int) -> float:
@@ -124,52 +124,48 @@ def speedup(workers: int) -> float:
     return 1.0 if workers == 1 else _GAIN * min(workers, cores())
 
 
-def calibrate(entries: Sequence[Entry], problem: Simulation, seconds: float = _TRIAL) -> tuple[float, float]:
+def calibrate(entry: Entry, problem: Simulation, seconds: float = _TRIAL) -> tuple[float, float]:
     """Return the seconds that a round takes on one worker, and the processor's seconds.
 
     Clients of the first arms' first rounds work until the time is up: whole rounds where the engine does them at once,
     else one by one; in a random order, so that several arms' configurations (batch sizes above all) are among them.
     What they took is scaled by examples times epochs, theirs against those of an arm's round.
     """
-    study = entries[0].spec.study(None, 1, problem)
-    setting, arms = study.setting, [study.arm(a) for a in range(study.schedule.place(0)[1].arms)]
-    start = begin(setting, problem, arms[0])
-    rounds = [plan(setting, problem, arm, start) for arm in arms]
-    parts = rounds if setting.engine == "batched" else [[job] for jobs in rounds for job in jobs]
+    study = entry.spec.study(None, 1, problem)
+    problem, step = cast(Simulation, study.problem), Play(study.schedule).step
+    with Session(study.setup, problem, study.where) as session:
+        session.start(step.start if step else {})
+        arms = session.journal.arms.values()
+        plans = [session.round.plan(arm, session.latest(arm.id), problem.present()) for arm in arms]
+    engine = problem.model.engine(study.setup.engine)
+    parts = [replace(plan, jobs=(job,)) for plan in plans for job in plan.jobs] if engine.divisible else plans
     took: list[tuple[float, float, float]] = []  # by part: seconds, the processor's, and examples times epochs
     for place in stream(0, "calibrate").permutation(len(parts)):
-        part = parts[place]
         began, before = time.perf_counter(), time.process_time()
-        work_all(setting, problem, part)
-        took.append((time.perf_counter() - began, time.process_time() - before, _amount(problem, part)))
+        engine.work_all(session.round, parts[place])
+        took.append((time.perf_counter() - began, time.process_time() - before, _amount(problem, parts[place])))
         if sum(t for t, _, _ in took) > seconds and len(took) >= _LEAST:
             break
     wall, processor, amount = (sum(column) for column in zip(*(took[1:] or took), strict=True))  # the first prepares
-    a_round = fmean(_amount(problem, jobs) for jobs in rounds)
+    a_round = fmean(_amount(problem, plan) for plan in plans)
     return wall / amount * a_round, processor / amount * a_round
 
 
-def _amount(problem: Simulation, jobs: Sequence[Job]) -> float:
-    return sum(max(1, problem.size(job.client, "train")) * float(job.config.get("epochs", 1)) for job in jobs)
+def _amount(problem: Simulation, plan: Plan) -> float:
+    return sum(max(1, problem.size(job.client, "train")) * float(job.config.get("epochs", 1)) for job in plan.jobs)
 
 
-def _rehearse(entry: Entry) -> tuple[dict[int, int], int]:
-    """Run a study's schedule on random scores; return each arm's rounds, and a number of tests to expect."""
-    schedule = entry.spec.schedule
-    steps, reach, tests = schedule.steps(), dict[int, int](), 1
-    marks, target = stops(schedule, entry.online), entry.spec.target
-    scores: dict[int, Score] | None = None
-    while True:
-        try:
-            step = next(steps) if scores is None else steps.send(scores)
-        except StopIteration:
-            return reach, tests
-        reach |= dict.fromkeys(step.arms, step.until)
-        scores = {a: (float(stream(entry.seed, "rehearsal", target, a).random()), 0.0) for a in step.arms}
-        if entry.online:  # about a new incumbent, or the same one further on, for every second stop
-            tests += sum(mark <= step.until for mark in marks) + len(step.arms) // 2
-        if entry.every_arm and step.until == schedule.longest:
-            tests += len(step.arms)
+def _evaluations(entry: Entry, known: Outline) -> int:
+    """Return about how many evaluations a study makes."""
+    expected, kept = 1, marks(entry.spec.schedule, entry.online)
+    for group in known.groups:
+        for rung in known.rungs[group[0]]:
+            alive = sum(known.reach[arm] >= rung for arm in group)
+            if entry.online:  # about one at each mark, and one for every second arm
+                expected += sum(mark <= rung for mark in kept.get(group[0], ())) + alive // 2
+            if entry.every_arm and rung == known.rungs[group[0]][-1]:
+                expected += alive
+    return expected
 
 
 def print_estimates(found: Iterable[Estimate], as_json: bool = False) -> None:
@@ -179,13 +175,11 @@ def print_estimates(found: Iterable[Estimate], as_json: bool = False) -> None:
     if as_json:
         print(json.dumps({"problems": [asdict(e) for e in estimates], "seconds": total, "quiet": quiet}, indent=2))
         return
-    rows = [
-        [e.problem, str(e.studies), str(e.asked), str(e.rounds), str(e.tests), f"{e.pace:.3f}", duration(e.seconds)]
-        if not e.absent
-        else [e.problem, str(e.studies), *["-"] * 4, "cannot be loaded"]
-        for e in estimates
-    ]
-    head = ["problem", "studies", "rounds asked for", "to compute", "tests", "s a round", "about"]
+    rows = []
+    for e in estimates:
+        numbers = [str(n) for n in (e.asked, e.rounds, e.evaluations)] + [f"{e.pace:.3f}", duration(e.seconds)]
+        rows.append([e.problem, str(e.studies), *(["-"] * 4 + ["cannot be loaded"] if e.absent else numbers)])
+    head = ["problem", "studies", "rounds asked for", "to compute", "evaluations", "s a round", "about"]
     if rows:
         sys.stdout.write(text(head, rows))
     for e in estimates:

@@ -10,22 +10,18 @@ from __future__ import annotations
 
 import json
 import math
-import platform
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from fedtuner import __version__
-from fedtuner.arm import Record, trainings
+from fedtuner.core.records import Record
 from fedtuner.errors import SpecError, StoreError
-from fedtuner.executors import cores
 from fedtuner.experiments.family import Outcome, Point
 from fedtuner.experiments.suite import Entry, Suite
-from fedtuner.store import differences, plain, replace_file
+from fedtuner.run.store.files import replace_file
+from fedtuner.run.versions import machine, versions
+from fedtuner.tables import differences, plain
 
 FORMAT = 1
 SIDES = ("global", "personalized")
@@ -44,89 +40,50 @@ class Results:
 
 def describe(outcome: Outcome) -> dict[str, Any]:
     """Return the result of a finished study."""
-    entry, study = outcome.entry, outcome.study
-    best, rounds = study.best, study.history
-    target = entry.spec.target
+    entry, winner = outcome.entry, outcome.winner
+    rounds = [record for own in outcome.records.values() for record in own]
     made: dict[str, Any] = {
         "format": FORMAT,
         "labels": dict(entry.labels),
         "seed": entry.seed,
         "study": dict(entry.table),
-        "problem": study.problem.describe(),
-        "target": target,
-        "test": dict(outcome.winner.test),
-        "budget": study.schedule.budget,
-        "rounds": study.rounds_used,
-        "trainings": sum(trainings(study.setting.fedex, kept) for kept in study.records.values()),
-        "arms": len(study.records),
-        "diverged": sorted(arm for arm, kept in study.records.items() if kept and kept[-1].diverged),
+        "problem": dict(outcome.problem),
+        "target": entry.spec.target,
+        "test": dict(winner.errors),
+        "budget": entry.spec.schedule.budget,
+        "rounds": len(rounds),
+        "trainings": sum(record.trainings for record in rounds),
+        "arms": len(outcome.records),
+        "diverged": sorted(arm for arm, own in outcome.records.items() if own and own[-1].diverged),
         "broken": sum(record.broken for record in rounds),
         "dropped": sum(record.dropped for record in rounds),
         "winner": {
-            "arm": best.arm,
-            "rounds": best.rounds,
-            "score": best.score,
-            "server": dict(best.server),
-            "client": dict(best.client),
-            "confidence": float(best.theta.max()),
+            "arm": winner.arm,
+            "rounds": winner.round,
+            "score": winner.score,
+            "server": dict(outcome.arm.server),
+            "client": dict(outcome.client),
+            "confidence": float(outcome.theta.max()),
         },
     }
     if entry.online:
         made["online"] = {"every": entry.online, "curve": [_row(point) for point in outcome.curve]}
-        if len(best.theta) > 1:
-            made["theta"] = _theta(study.records[best.arm], entry.online)
+        if len(outcome.theta) > 1:
+            made["theta"] = _theta(outcome.records[winner.arm], entry.online)
     if entry.every_arm:
-        made["tested"] = [_row(point) for point in outcome.tested]
+        made["tested"] = [_row(point) for point in outcome.ends]
     return made | {"versions": versions(), "machine": machine()}
 
 
 def _row(point: Point) -> list[float]:
     """Return the rounds that the study has used, the arm, the arm's rounds and score, and its test errors."""
-    return [point.used, point.arm, point.round, point.score, *(point.test[side] for side in SIDES)]
+    return [point.used, point.arm, point.round, point.score, *(point.errors[side] for side in SIDES)]
 
 
 def _theta(records: Sequence[Record], every: int) -> list[list[float]]:
     """Return round, theta's entropy and its mode's probability: of the first round, every n-th, and the last."""
-    return [[r.round, r.entropy, r.confidence] for r in records if r.round % every == 0 or r.round in (1, len(records))]
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that results depend on and, if this package is in a checkout, its commit."""
-    found = {"fedtuner": __version__, **({"commit": commit()} if commit() else {}), "python": platform.python_version()}
-    for name in ("numpy", "torch", "optuna"):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-@lru_cache(maxsize=1)
-def commit() -> str:
-    """Return the commit of the checkout that has this package, with "+" if the package was changed; else nothing."""
-    here = Path(__file__).resolve().parent.parent
-
-    def git(*arguments: str) -> str:
-        command = ["git", "--no-optional-locks", *arguments]
-        done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=20, check=True)
-        return done.stdout.strip()
-
-    try:
-        git("ls-files", "--error-unmatch", "__init__.py")  # fails if installed inside another checkout
-        return git("describe", "--always", "--abbrev=12") + ("+" if git("status", "--porcelain", "--", ".") else "")
-    except (OSError, subprocess.SubprocessError):
-        return ""
-
-
-def machine() -> dict[str, Any]:
-    """Return the operating system, the processor and the number of cores."""
-    model = platform.processor()
-    try:
-        with Path("/proc/cpuinfo").open() as file:
-            model = next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
-    return {"system": platform.system(), "cpu": model or platform.machine(), "cores": cores()}
+    ends = (records[0].round, records[-1].round)
+    return [[r.round, r.entropy, r.confidence] for r in records if r.round % every == 0 or r.round in ends]
 
 
 def read(path: Path) -> Results:

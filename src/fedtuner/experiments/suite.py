@@ -2,8 +2,8 @@
 
     title = "Tuned FedAvg, with FedEx and without"
     seeds = 5                          # 0..4, or a list of them
-    online = 0                         # n: test the incumbent every n rounds of an arm, too; 0: the winner alone
-    every_arm = false                  # true: test every arm that reached its bracket's last rung, too
+    online = 0                         # n: evaluate the incumbent every n rounds of an arm, too; 0: the winner alone
+    every_arm = false                  # true: evaluate every arm that was trained to its end, too
     columns = "data"                   # the axis that the printed table has as columns (none: a line per study)
     along = "tuning"                   # the axis whose values are compared in pairs with its first (default: the last)
     [base]                             # settings of all studies, as in a study.toml; preset = "digits" begins with one
@@ -32,9 +32,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedtuner import spec
+from fedtuner.core.schedule import outline
 from fedtuner.errors import SpecError, suggest
-from fedtuner.spec import Spec
+from fedtuner.run import spec
+from fedtuner.run.spec import Spec
 
 _OURS = ("seeds", "online", "every_arm")  # settings that are the suite's, not a study's
 _KNOWN = (*_OURS, "title", "columns", "along", "base", "axes", "paper", "figures")
@@ -67,12 +68,19 @@ class Entry:
 
     @property
     def family(self) -> str:
-        """What its arms depend on: all but the schedule and the target, which only read the arms' rounds.
+        """What its arms depend on: studies of one family share arms.
 
-        A sampler that learns proposes arms by scores, so there these two matter as well.
+        Most schedules, and all targets, only read the arms' rounds, so arms do not depend on them. They do where a
+        sampler learns from scores, where arms start from other arms' states, and where the rounds at which arms are
+        compared differ with the scores. Where the server's step cools down, arms depend on their horizons.
         """
-        readers = () if self.spec.sampler.learns else ("schedule", "target")
-        kept = {key: value for key, value in self.table.items() if key not in readers}
+        schedule, kept = self.spec.schedule, dict(self.table)
+        known, other = outline(schedule), outline(schedule, "other scores")
+        if not (self.spec.sampler.learns or known.children or known.rungs != other.rungs):
+            kept = {key: value for key, value in kept.items() if key not in ("schedule", "target")}
+            if kept.get("cooling"):
+                horizons = list(known.horizons.values())
+                kept["horizons"] = horizons[:1] if len(set(horizons)) == 1 else horizons
         return json.dumps({"study": kept, "online": self.online}, sort_keys=True)
 
     def matches(self, pattern: str) -> bool:
@@ -99,8 +107,8 @@ class Suite:
 
     def describe(self) -> dict[str, Any]:
         """Return what a reader of the results needs to know of the suite."""
-        told = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "entries"}
-        return json.loads(json.dumps(told))  # type: ignore[no-any-return]
+        described = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "entries"}
+        return json.loads(json.dumps(described))  # type: ignore[no-any-return]
 
 
 def read(path: str | Path) -> Suite:

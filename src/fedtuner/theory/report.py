@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from fedtuner import __version__, store
+from fedtuner import __version__
 from fedtuner.errors import SpecError
 from fedtuner.experiments import tables
-from fedtuner.experiments.results import machine, versions
 from fedtuner.experiments.statistics import summary
+from fedtuner.run.store.files import read_json, replace_file, write_json
+from fedtuner.run.versions import machine, versions
 from fedtuner.theory import experiment
 from fedtuner.theory.experiment import TUNERS, Progress, rate, straightness
 from fedtuner.theory.picture import picture
@@ -67,7 +68,7 @@ def kept(folder: Path, setting: Setting, tau: int, seeds: int) -> Record | None:
     file = folder / "theory.json"
     if not file.exists():
         return None
-    found = store.read_json(file)
+    found = read_json(file)
     same = isinstance(found, dict) and found.get("settings") == _settings(setting, tau, seeds)
     return found if same else None
 
@@ -77,10 +78,10 @@ def write(result: Record, folder: Path) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files = [folder / "theory.json"]
-        store.write_json(files[0], result)
+        write_json(files[0], result)
         for kind, data in picture(result).items():
             files.append(folder / f"theory.{kind}")
-            store.replace_file(files[-1], data)
+            replace_file(files[-1], data)
     except OSError as error:
         raise SpecError(f"cannot write to {folder}: {error.strerror}") from error
     return files

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedtuner.fedex import Belief, choose, exponentiate, uniform
 from fedtuner.rng import Generator
 from fedtuner.theory.theorem import Floats
+from fedtuner.tuners.fedex import Theta, choose, exponentiate, uniform
 
 
 def play(log_theta: Floats, costs: Floats, values: Floats, draws: Floats, eta: float) -> tuple[Floats, Floats, Floats]:
@@ -55,13 +55,13 @@ def replay(values: Floats, rng: Generator, eta: float, full: bool = False) -> Fl
     """Return theta after FedEx on [tasks, k] values of one run, by the functions that tune a federation.
 
     Algorithm 2 with a constant step has eta = sqrt(2 log k), so the values are given in units that make it ``eta``; a
-    belief without past rounds has lambda = 0. With full information every candidate reports, with theta as its weight:
+    theta without past rounds has lambda = 0. With full information every candidate reports, with theta as its weight:
     the estimate of the gradient is then the gradient.
     """
     k = values.shape[1]
-    belief, unit = uniform(k), eta / math.sqrt(2 * math.log(k))
+    theta, unit = uniform(k), eta / math.sqrt(2 * math.log(k))
     for row in values * unit:
-        chosen: Sequence[int] = range(k) if full else choose(belief, 1, rng)
-        weights = belief.theta if full else np.ones(1)
-        belief = exponentiate(Belief(belief.log_theta), chosen, list(row[list(chosen)]), list(weights), "constant")
-    return belief.theta
+        chosen: Sequence[int] = range(k) if full else choose(theta, 1, rng)
+        weights = theta.p if full else np.ones(1)
+        theta = exponentiate(Theta(theta.log_theta), chosen, list(row[list(chosen)]), list(weights), "constant")
+    return theta.p
