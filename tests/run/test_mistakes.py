@@ -9,8 +9,8 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import fedtuner as ft  # noqa: E402
-from fedtuner import spec  # noqa: E402
 from fedtuner.errors import FedtunerError, SpecError, TaskError  # noqa: E402
+from fedtuner.run import spec  # noqa: E402
 
 
 def arrays(n=6):
@@ -39,7 +39,7 @@ def study(made, **more):
     [
         (lambda: study(problem(), space={"client": {"lr": 0.1}}), "space = .*fedtuner.Space"),
         (lambda: study(problem(), fedex=9), "fedex = 9, .*fedtuner.FedEx"),
-        (lambda: study(problem(), schedule={"budget": 3}), "schedule = .*fedtuner.Schedule"),
+        (lambda: study(problem(), schedule={"budget": 3}), "schedule = .*such as fedtuner.halving"),
         (lambda: ft.pytorch.Task(nn.Linear(3, 2)), "build is Linear, but must be a function"),
         (lambda: ft.pytorch.Task(linear, device="gpu0"), "device = 'gpu0'"),
         (lambda: study(problem(error=lambda out, y: torch.tensor(float("nan")))), "error of the untrained model .*NaN"),
@@ -57,7 +57,7 @@ def test_lists_are_arrays_too():
     x, y = arrays()
     task = ft.pytorch.Task(linear)
     w = task.initial(0)
-    assert task.evaluate(w, task.prepare((x.tolist(), y.tolist()))) == task.evaluate(w, task.prepare((x, y)))
+    assert task.evaluate(w, task.prepare((x.tolist(), y.tolist())), {}) == task.evaluate(w, task.prepare((x, y)), {})
 
 
 MODULES = {
@@ -94,7 +94,7 @@ def test_a_range_of_whole_ends_is_real_where_the_hyperparameter_is():
         {"problem": "digits", "client": {"lr": {"low": 0, "high": 1}, "epochs": {"low": 1, "high": 4}},
          "server": {"momentum": {"low": 0, "high": 1}}}
     )  # fmt: skip
-    space = parsed.space(ft.methods.fedavg, problem())
+    space = parsed.space(ft.methods.fedavg, problem().model)
     assert space.client["lr"] == ft.Float(0.0, 1.0)
     assert space.client["epochs"] == ft.Int(1, 4)
     assert space.server["momentum"] == ft.Float(0.0, 1.0)
