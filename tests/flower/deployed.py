@@ -10,7 +10,7 @@ from typing import Any
 from safetensors.numpy import load_file
 
 import fedtuner as ft
-from fedtuner.flower.hello import client_number
+from fedtuner.flower.handshake import client_number
 from toys import SPACE, TESTS, clients, remembering
 
 CLIENTS = clients(3)

@@ -1,8 +1,10 @@
-"""A Flower grid in this process: nodes run ClientApps at once, over Flower's own encoding, with faults on demand."""
+"""A Flower grid in this process: nodes run ClientApps over Flower's own encoding, with faults on demand.
+
+Its time is a clock that moves only when somebody sleeps on it, so that no test waits.
+"""
 
 from __future__ import annotations
 
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -18,6 +20,19 @@ from flwr.supercore.task_identity import TaskIdentity
 Fault = Callable[[Message], Message | None]  # the reply -> what arrives; None is nothing
 
 
+class FakeClock:
+    """Time that passes only while somebody sleeps, and then at once."""
+
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def now(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
+
 def over_the_wire(message: Message) -> Message:
     """The message as it arrives: encoded and decoded by Flower's own code."""
     id = message.metadata.message_id
@@ -29,9 +44,13 @@ def over_the_wire(message: Message) -> Message:
 
 
 class MemoryGrid(Grid):
-    """Nodes 1, 2, ...; each has a ClientApp and a context that lasts."""
+    """Nodes 1000, 1001, ...; each has a ClientApp and a context that lasts.
 
-    def __init__(self) -> None:
+    A reply arrives ``latency`` seconds after its request, and ``reply.delay`` seconds later where a fault sets that.
+    """
+
+    def __init__(self, latency: float = 1.0) -> None:
+        self.clock, self.latency = FakeClock(), latency
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
         self.apps: dict[int, ClientApp] = {}
         self.contexts: dict[int, Context] = {}
@@ -95,25 +114,25 @@ class MemoryGrid(Grid):
         if message.metadata.message_type != "query.fedtuner" and node in self.faults:
             arrives = self.faults[node](reply)
         if arrives is not None:
-            delay = getattr(arrives, "delay", 0.0)
+            delay = self.latency + getattr(arrives, "delay", 0.0)
             arrives.metadata.__dict__["_message_id"] = "reply " + id
             arrived = over_the_wire(arrives) if arrives.has_content() else arrives
-            self.replies.setdefault(id, deque()).append((time.monotonic() + delay, arrived))
+            self.replies.setdefault(id, deque()).append((self.clock.now() + delay, arrived))
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         ready = []
         for id in message_ids:
             waiting = self.replies.get(id)
-            if waiting and waiting[0][0] <= time.monotonic():
+            if waiting and waiting[0][0] <= self.clock.now():
                 ready.append(waiting.popleft()[1])
         return ready
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        ids, end, got = set(self.push_messages(messages)), time.monotonic() + (timeout or 60), []
-        while ids and time.monotonic() < end:
+        ids, end, got = set(self.push_messages(messages)), self.clock.now() + (timeout or 60), []
+        while ids and self.clock.now() < end:
             arrived = list(self.pull_messages(ids))
             got += arrived
             ids -= {m.metadata.reply_to_message_id for m in arrived}
             if ids:
-                time.sleep(0.002)
+                self.clock.sleep(0.5)
         return got

@@ -17,7 +17,6 @@ from memory_grid import MemoryGrid
 import fedtuner as ft
 import toys
 from fedtuner.errors import FleetError, SpecError
-from fedtuner.flower import fleet
 from fedtuner.methods import fedavg
 
 CLIENTS = toys.clients(6)
@@ -34,12 +33,6 @@ SPACE = ft.Space(
 )
 SCHEDULE = ft.halving(budget=14, longest=5, eta=2, eliminations=2)
 Seen = list[tuple[str, int, dict[str, Any]]]
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet, "_LOOK", 0.0)
-    monkeypatch.setattr(fleet, "_REST", (0.001, 0.004))
 
 
 def probabilities(arrays: Any, x: Any) -> Any:
@@ -93,7 +86,7 @@ def grid_of(app: ClientApp, clients: int = 6) -> MemoryGrid:
 
 
 def tune(grid: MemoryGrid, model: Any = FIRST, **changed: Any) -> ft.Study:
-    problem = ft.flower.Fleet(grid, model, least=6, deadline=20.0)
+    problem = ft.flower.Fleet(grid, model, least=6, deadline=20.0, clock=grid.clock)
     usual = {"problem": problem, "space": SPACE, "method": fedavg, "schedule": SCHEDULE, "fedex": ft.FedEx(k=4, eps=1)}
     return toys.tune(**(usual | changed))
 
@@ -142,12 +135,12 @@ def test_what_the_app_says_becomes_the_round():
     assert [(w.shape, w.dtype) for w in weights] == [(a.shape, a.dtype) for a in FIRST]
 
 
-def test_names_that_every_client_is_told_are_refused_as_hyperparameters():
+def test_names_that_every_client_is_sent_are_refused_as_hyperparameters():
     seen: Seen = []
     tune(grid_of(ft.flower.tuned(plain_app(seen))))
-    told = set(seen[0][2]) - set(SPACE.client)
-    assert told == {"split", "server-round"}
-    for name in told:
+    sent = set(seen[0][2]) - set(SPACE.client)
+    assert sent == {"split", "server-round"}
+    for name in sent:
         with pytest.raises(SpecError, match=f"client.{name}: .* are told '{name}' besides: rename it"):
             tune(MemoryGrid(), space=ft.Space(client={**SPACE.client, name: ft.Int(1, 2)}))
 
@@ -291,7 +284,7 @@ def test_the_client_is_known_by_its_partition_or_as_the_user_says():
 
 
 def ids(grid: MemoryGrid) -> list[str | int]:
-    problem = ft.flower.Fleet(grid, FIRST, wait=1.0)
+    problem = ft.flower.Fleet(grid, FIRST, wait=10.0, clock=grid.clock)
     return [problem.id_of(i) for i in problem.gather()]
 
 
@@ -320,7 +313,7 @@ def test_client_app_names_a_method_that_it_does_not_have():
     grid = MemoryGrid()
     for client in CLIENTS:
         grid.add(ft.flower.client_app(toys.Softmax(), lambda context, c=client: c))
-    problem = ft.flower.Fleet(grid, toys.Softmax(), least=6)
+    problem = ft.flower.Fleet(grid, toys.Softmax(), least=6, clock=grid.clock)
     with pytest.raises(FleetError, match=r"no method 'remembering' here; .*give a method of your own"):
         toys.tune(problem=problem)
 
@@ -340,7 +333,9 @@ def test_mods_of_the_user_are_around_the_work():
             toys.Softmax(), lambda context, c=client: c, mods=[spy, arrays_size_mod, message_size_mod]
         )
         grid.add(app)
-    toys.tune(problem=ft.flower.Fleet(grid, toys.Softmax(), least=6), method=fedavg, schedule=SCHEDULE)
+    toys.tune(
+        problem=ft.flower.Fleet(grid, toys.Softmax(), least=6, clock=grid.clock), method=fedavg, schedule=SCHEDULE
+    )
     assert kinds.count("query.fedtuner") == 6
     assert kinds.count("train.fedtuner") == 3 * SCHEDULE.cost
 

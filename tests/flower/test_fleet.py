@@ -6,7 +6,6 @@ import functools
 import itertools
 import json
 import math
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,20 +27,13 @@ import fedtuner as ft
 import toys
 from fedtuner import store as stores
 from fedtuner.errors import FleetError, SpecError
-from fedtuner.flower import dispatch, fleet
-from fedtuner.flower.hello import client_number, natural
+from fedtuner.flower import dispatch
+from fedtuner.flower.handshake import client_number, natural
 from fedtuner.testing.toys import quadratics
 
 CLIENTS = toys.clients(6)
 SHORT = ft.halving(budget=14, longest=5, eta=2, eliminations=2)
 ROUNDS = SHORT.cost
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look at the nodes at every turn, and nap little: here nothing takes long."""
-    monkeypatch.setattr(fleet, "_LOOK", 0.0)
-    monkeypatch.setattr(fleet, "_REST", (0.001, 0.004))
 
 
 def grid_of(clients: Any = CLIENTS, task: Any = None, method: Any = None) -> MemoryGrid:
@@ -52,7 +44,7 @@ def grid_of(clients: Any = CLIENTS, task: Any = None, method: Any = None) -> Mem
 
 
 def fleet_of(grid: MemoryGrid, **changed: Any) -> ft.flower.Fleet:
-    return ft.flower.Fleet(grid, toys.Softmax(), **({"least": 6, "deadline": 30.0} | changed))
+    return ft.flower.Fleet(grid, toys.Softmax(), **({"least": 6, "deadline": 30.0, "clock": grid.clock} | changed))
 
 
 def tune(grid: MemoryGrid, problem: Any = None, **changed: Any) -> ft.Study:
@@ -118,7 +110,7 @@ def test_a_method_and_a_task_of_ones_own():
     same(simulate(method=toys.remembering), tune(grid_of(method=toys.remembering), method=toys.remembering))
     problem = quadratics(clients=12)  # ids 0..11: in the order of numbers, not of texts
     grid = grid_of(problem.clients, problem.task)
-    spread = ft.flower.Fleet(grid, problem.task, least=12)
+    spread = ft.flower.Fleet(grid, problem.task, least=12, clock=grid.clock)
     same(simulate(problem=problem), tune(grid, spread))
 
 
@@ -138,7 +130,7 @@ def test_so_does_torch():
     ]  # fmt: skip
     here = simulate(problem=ft.Simulation(task, clients), method=ft.methods.scaffold, engine="sequential")
     grid = grid_of(clients, task)
-    same(here, tune(grid, ft.flower.Fleet(grid, task, least=6), method=ft.methods.scaffold))
+    same(here, tune(grid, ft.flower.Fleet(grid, task, least=6, clock=grid.clock), method=ft.methods.scaffold))
 
 
 def test_clients_stand_in_the_natural_order_of_their_ids():
@@ -161,7 +153,7 @@ def test_what_clients_remember_may_be_in_files(tmp_path, monkeypatch):
 def test_the_arms_of_a_rung_are_sent_together_and_a_paused_one_is_not_sent():
     grid = grid_of()
     study = tune(grid)
-    assert grid.batches[0] == 6  # greetings
+    assert grid.batches[0] == 6  # handshakes
     assert max(grid.batches) == 4 * 3  # four arms of three clients in one batch
     sent = grid.count()
     for arm, state in study.states.items():
@@ -304,7 +296,7 @@ def test_a_malformed_reply_is_a_dropped_client(name):
     same(study, deaf(**everyone))
 
 
-def test_an_error_reply_is_a_dropped_client_and_its_reason_is_told(tmp_path, caplog):
+def test_an_error_reply_is_a_dropped_client_and_its_reason_is_logged(tmp_path, caplog):
     grid = grid_of()
     grid.faults[1002] = error
     study = tune(grid, store=tmp_path)
@@ -313,15 +305,15 @@ def test_an_error_reply_is_a_dropped_client_and_its_reason_is_told(tmp_path, cap
     assert len(lines) == study.problem.faults["error"] == sum(r.dropped for r in study.history) > 4
     assert {(line["kind"], line["client"]) for line in lines} == {("error", "phone2")}
     assert lines[0]["what"].endswith("client 'phone2': MemoryError: the phone is full")
-    told = [r.getMessage() for r in caplog.records if "phone is full" in r.getMessage()]
-    assert len(told) == 5
-    assert "more of these are counted in silence in fleet.jsonl" in told[-1]
+    logged = [r.getMessage() for r in caplog.records if "phone is full" in r.getMessage()]
+    assert len(logged) == 5
+    assert "more of these are counted in silence in fleet.jsonl" in logged[-1]
 
 
 def test_a_client_that_never_answers_is_dropped_at_the_deadline():
     grid = grid_of()
     grid.faults[1002] = lambda reply: None
-    study = tune(grid, fleet_of(grid, deadline=0.1))
+    study = tune(grid, fleet_of(grid, deadline=10.0))
     asked = sum(m.metadata.dst_node_id == 1002 for m in grid.work_sent())
     assert study.problem.faults == {"timeout": sum(r.dropped for r in study.history)}
     assert 0 < asked == study.problem.faults["timeout"] <= 4  # once by each arm: it owes these answers
@@ -339,7 +331,7 @@ def test_a_late_reply_is_dropped_and_counted():
             release(grid, lambda arm, round: arm == now["arm"] and round < now["round"])
 
     grid.on_push = next_round
-    study = tune(grid, fleet_of(grid, deadline=0.08))
+    study = tune(grid, fleet_of(grid, deadline=8.0))
     assert study.rounds_used == ROUNDS
     assert study.problem.faults["timeout"] == sum(r.dropped for r in study.history)
     assert 0 < study.problem.faults["late"] <= study.problem.faults["timeout"]
@@ -412,7 +404,7 @@ def test_a_grid_that_fails_says_that_what_was_finished_is_kept(tmp_path):
 FAULTS = {
     "error": error,
     "silence": lambda reply: None,
-    "late": lambda reply: delayed(reply, 0.1),
+    "late": lambda reply: delayed(reply, 100.0),
     "nan": with_w(lambda w: np.full_like(w, np.nan)),
     **MALFORMED,
 }
@@ -432,7 +424,7 @@ def test_whatever_goes_wrong_the_study_ends_and_its_records_say_so(faults):
             return reply if kind is None else FAULTS[kind](reply)
 
         grid.faults[node] = fault
-    study = tune(grid, fleet_of(grid, deadline=0.05), cohort=6)
+    study = tune(grid, fleet_of(grid, deadline=50.0), cohort=6)
     seen = study.problem.faults
     assert study.rounds_used == ROUNDS
     assert sum(r.dropped for r in study.history) == seen["error"] + seen["timeout"] + seen["malformed"]
@@ -446,22 +438,21 @@ def test_whatever_goes_wrong_the_study_ends_and_its_records_say_so(faults):
 # Who is there
 
 
-def test_too_few_are_waited_for_and_then_named(caplog, monkeypatch):
-    monkeypatch.setattr(fleet, "_SAY", 0.05)
+def test_too_few_are_waited_for_and_then_named(caplog):
     caplog.set_level("INFO", "flwr")
     grid = grid_of(CLIENTS[:2])
-    with pytest.raises(FleetError, match=r"2 of the 3 clients that a round needs are there after 0.2 s \(2 nodes onl"):
-        tune(grid, ft.flower.Fleet(grid, toys.Softmax(), wait=0.2))
+    with pytest.raises(FleetError, match=r"2 of the 3 clients that a round needs are there after 200 s \(2 nodes onl"):
+        tune(grid, ft.flower.Fleet(grid, toys.Softmax(), wait=200.0, clock=grid.clock))
     assert any("waiting for clients: 2 of 3 are there" in r.getMessage() for r in caplog.records)
     empty = MemoryGrid()
     with pytest.raises(FleetError, match="0 of the 3 clients"):
-        tune(empty, ft.flower.Fleet(empty, toys.Softmax(), wait=0.1))
+        tune(empty, ft.flower.Fleet(empty, toys.Softmax(), wait=10.0, clock=empty.clock))
 
 
 def test_a_node_that_comes_in_time_is_waited_for():
     grid = grid_of()
-    ids, end = sorted(grid.online), time.monotonic() + 0.3
-    grid.get_node_ids = lambda: ids if time.monotonic() > end else ids[:-1]  # type: ignore[method-assign]
+    ids, end = sorted(grid.online), grid.clock.now() + 100
+    grid.get_node_ids = lambda: ids if grid.clock.now() > end else ids[:-1]  # type: ignore[method-assign]
     same(tune(grid), simulated())
 
 
@@ -483,7 +474,7 @@ def test_who_leaves_is_asked_no_more_and_who_joins_is():
             grid.online |= {late}
 
     grid.on_push = churn
-    study = tune(grid, fleet_of(grid, least=3, deadline=0.2), method=ft.methods.scaffold)
+    study = tune(grid, fleet_of(grid, least=3, deadline=20.0), method=ft.methods.scaffold)
     places = [m.metadata.dst_node_id for m in grid.work_sent()]
     assert late not in places[:18]
     assert late in places
@@ -547,7 +538,7 @@ def test_a_node_that_does_not_fit_is_refused_with_the_reason(app, why, caplog):
     alone = MemoryGrid()
     alone.add(app)
     with pytest.raises(FleetError, match=rf"0 of the 3 clients.*node {1000} was refused: .*{why[-20:]}"):
-        tune(alone, ft.flower.Fleet(alone, toys.Softmax(), wait=0.1))
+        tune(alone, ft.flower.Fleet(alone, toys.Softmax(), wait=10.0, clock=alone.clock))
 
 
 def test_a_node_that_says_nothing_holds_up_nobody_for_long():
@@ -555,14 +546,13 @@ def test_a_node_that_says_nothing_holds_up_nobody_for_long():
     mute = grid.add(ClientApp())
     deliver = grid._deliver
     grid._deliver = lambda message: None if message.metadata.dst_node_id == mute else deliver(message)  # type: ignore[method-assign]
-    study = tune(grid, fleet_of(grid, deadline=0.3))
+    study = tune(grid, fleet_of(grid, deadline=30.0))
     assert study.problem.faults == {"refused": 1}
     same(study, simulated())
 
 
-def test_a_node_that_is_slow_to_answer_a_greeting_joins_when_it_does(monkeypatch):
-    """It may have to install the app first: the answer counts however late it comes."""
-    monkeypatch.setattr(fleet, "_GREETING", 0.1)
+def test_a_node_whose_reply_to_a_handshake_is_late_joins_when_it_arrives():
+    """It may have to install the app first: the reply counts however late it arrives."""
     grid = grid_of()
     problem, pull = fleet_of(grid), grid.pull_messages
     held: list[Message] = []
@@ -633,7 +623,7 @@ def test_a_finished_study_asks_no_device(tmp_path):
     first = tune(grid_of(), store=tmp_path)
     first.evaluate("test")
     nobody = MemoryGrid()
-    again = tune(nobody, ft.flower.Fleet(nobody, toys.Softmax()), store=tmp_path)
+    again = tune(nobody, ft.flower.Fleet(nobody, toys.Softmax(), clock=nobody.clock), store=tmp_path)
     assert again.result() == first.result()
     assert again.evaluate("test") == first.evaluate("test")
     assert nobody.sent == []

@@ -150,7 +150,7 @@ def test_an_error_may_be_anything_where_it_is_no_rate():
         report_of(content, job(), WIRE, 1.0)
 
 
-def test_of_a_traceback_the_last_line_is_told():
+def test_the_reason_of_a_traceback_is_its_last_line():
     assert reason_of('Traceback:\n  File "x.py"\nValueError: no data\n\n') == "ValueError: no data"
     assert reason_of(None) == "no reason given"
     assert len(reason_of("x" * 5000)) == 300

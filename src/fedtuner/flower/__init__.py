@@ -1,7 +1,7 @@
 """Flower: a grid of real devices as the federation of a study.
 
-On the server a ``Fleet`` stands where a ``Simulation`` would; on a client, ``client_app`` makes a ClientApp of a task
-and its data, and ``tuned`` lets an app that keeps its own training code be tuned.
+On the server a ``Fleet`` takes the place of a ``Simulation``. On a client, ``client_app`` makes a ClientApp of a task
+and its data, and ``tuned`` makes an app that keeps its own training code tunable.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The client side: a ClientApp from a task and its data, or around an app that keeps its own training code."""
+"""The client side: a ClientApp of a task and its data, or a wrapper of an app that keeps its own training code."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fedtuner import methods
 from fedtuner.arm import work
 from fedtuner.errors import ClientError, SpecError, suggest
 from fedtuner.federation import Client, Simulation, Try
-from fedtuner.flower import hello
+from fedtuner.flower import handshake
 from fedtuner.flower.messages import (
     ARRAYS,
     CLIENT,
-    HELLO,
+    HANDSHAKE,
     WORK,
     Flat,
     Order,
@@ -53,7 +53,7 @@ def client_app(
 
     ``data(context)`` gives the client: its splits, and an id that stays the same when the node restarts, such as
     ``context.node_config["partition-id"]``. ``method`` is only needed where it is not one of ``fedtuner.methods``.
-    ``secure=True`` is for a ``Fleet`` with secure aggregation: the app does its work in no other way. It draws its
+    ``secure=True`` is for a ``Fleet`` with secure aggregation; such an app takes part in no other. It draws its
     candidates from fresh randomness, or repeatably from a ``secret``.
     """
     app = ClientApp(mods=mods)
@@ -63,8 +63,8 @@ def client_app(
         return method or method_named(name)
 
     @app.query(_ACTION)
-    def greeted(message: Message, context: Context) -> Message:
-        return hello.answer(message, data(context).id, task.size, secure)
+    def handshake_reply(message: Message, context: Context) -> Message:
+        return handshake.reply(message, data(context).id, task.size, secure)
 
     if secure:
         secure_train(app, task, data, find, secret)
@@ -114,11 +114,11 @@ def tuned(
     their names in the study's space, ``server-round`` and ``split``. Train returns ``arrays`` and the metric
     ``num-examples``, |T|; evaluate the metrics ``eval_loss``, ``eval_acc`` and ``num-examples``, |V|: other names are
     given here. ``error`` names a metric that is the error; with neither that nor an accuracy the loss is. ``splits``
-    has ``"test"`` if evaluate chooses its data by ``config["split"]``. ``id`` gives what the client is known by, also
-    after a restart; by default it is the node's ``partition-id``. Messages that are not fedtuner's go to the app as
-    ever. What the functions leave in ``context.state`` is seen by all arms and candidates alike.
+    has ``"test"`` if evaluate chooses its data by ``config["split"]``. ``id`` gives the client's id, which must
+    outlive a restart; by default it is the node's ``partition-id``. Messages that are not fedtuner's go to the app
+    unchanged. All arms and candidates share what the functions keep in ``context.state``.
     """
-    if not isinstance(app, ClientApp) or getattr(app, "_call", None) is not None:  # what a client_fn leaves in the app
+    if not isinstance(app, ClientApp) or getattr(app, "_call", None) is not None:  # set by a client_fn
         raise SpecError(
             "tuned takes a ClientApp with @app.train() and @app.evaluate() functions (Flower's Message API), not a "
             "client_fn or a NumPyClient: move their code into such functions"
@@ -147,8 +147,8 @@ class _Tuned(ClientApp):
     def __call__(self, message: Message, context: Context) -> Message:
         """Do fedtuner's work, or pass the message on."""
         kind = message.metadata.message_type
-        if kind == HELLO:
-            return hello.answer(message, self._id(context), None)
+        if kind == HANDSHAKE:
+            return handshake.reply(message, self._id(context), None)
         return self._work(message, context) if kind == WORK else self._app(message, context)
 
     def _work(self, message: Message, context: Context) -> Message:
@@ -173,7 +173,7 @@ class _Calls:
         self._app, self._message, self._context, self._names, self._order = app, message, context, names, order
 
     def train(self, model: ArrayRecord, drawn: Config, validated: int) -> tuple[ArrayRecord, int, Metrics]:
-        """Return the model after training, |T|, and what it is worth on the client's data."""
+        """Return the model after training, |T|, and the metrics of that model on the client's validation data."""
         content = self._call(MessageType.TRAIN, model, drawn)
         if self._names.arrays not in content.array_records:
             raise ClientError(f"train returned no arrays {self._names.arrays!r}, only {sorted(content)}")
@@ -184,7 +184,7 @@ class _Calls:
         return update, count, self.evaluate(update, drawn)
 
     def evaluate(self, model: ArrayRecord, drawn: Config) -> Metrics:
-        """Return what a model is worth on the client's data."""
+        """Return the metrics of a model on the client's validation data."""
         names, content = self._names, self._call(MessageType.EVALUATE, model, drawn)
         loss, count = (float(self._metric(content, n, "evaluate")) for n in (names.loss, names.examples))
         error = loss
@@ -196,11 +196,12 @@ class _Calls:
 
     def _call(self, kind: str, model: ArrayRecord, drawn: Config) -> RecordDict:
         names, original = self._names, self._message.content
-        self._message.content = RecordDict()  # it is the envelope that is copied
+        self._message.content = RecordDict()  # only the metadata is to be copied
         message = copy.deepcopy(self._message)
         self._message.content = original
         message.metadata.message_type = kind
-        # The last two as Flower's own strategies send it, and for splits=; a study refuses hyperparameters so named.
+        # Flower's strategies send server-round too; splits= needs split. A study refuses hyperparameters of these
+        # names.
         config: Any = {**plain(drawn), "server-round": self._order.round + 1, "split": self._order.split}
         message.content = RecordDict({names.arrays: copy.deepcopy(model), names.config: ConfigRecord(config)})
         reply = self._app(message, self._context)

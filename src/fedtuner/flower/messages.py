@@ -1,10 +1,10 @@
 """Jobs and reports as Flower messages.
 
-    hello   query.fedtuner   nothing -> the client's id, what its app is and the size of its model (see hello.py)
-    work    train.fedtuner   model, slots, memory, configuration -> update, |T|, |V|, loss and error before and after
+    handshake  query.fedtuner  nothing -> the client's id, the kind of its app, the size of its model (handshake.py)
+    work       train.fedtuner  model, slots, memory, configuration -> update, |T|, |V|, loss and error before and after
 
-What a method remembers of a client travels with the job and comes back with the report: the server keeps it, so a
-client may lose its disk, and a study that is continued has it.
+A method's memory of a client is sent with the job and returned with the report. The server keeps it, so that it
+survives the loss of a client's disk and is there when a study is continued.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from fedtuner.space import Config, Value
 from fedtuner.task import Metrics, Vector
 
 VERSION = 1  # of the messages
-HELLO, WORK = "query.fedtuner", "train.fedtuner"
+HANDSHAKE, WORK = "query.fedtuner", "train.fedtuner"
 ABOUT, ARRAYS, SLOTS, MEMORY, EXTRA, CLIENT, SERVER, REPORT = (
     "fedtuner", "arrays", "slots", "memory", "extra", "config", "server", "report",
 )  # fmt: skip
 
 
 class MalformedError(Exception):
-    """A message that is not what it must be; the text says why."""
+    """A message that cannot be used; the text says why."""
 
 
 class Wire(Protocol):
-    """How a model travels."""
+    """How a model is encoded in messages."""
 
     def record(self, w: Vector) -> ArrayRecord:
         """Return the model as arrays."""
@@ -48,17 +48,17 @@ class Wire(Protocol):
 
 
 class Flat:
-    """The model as one array: both ends know the task."""
+    """The model as one array, for a task that both sides have."""
 
     def __init__(self, size: int) -> None:
         self._size = size
 
     def record(self, w: Vector) -> ArrayRecord:
-        """Return the vector as it is."""
+        """Return the vector as one array, ``w``."""
         return _arrays({"w": w})
 
     def vector(self, record: ArrayRecord) -> Vector:
-        """Return the vector, if it is one of ours."""
+        """Return the vector, if it has the model's size and type."""
         w = _vectors(record).get("w")
         if w is None or w.shape != (self._size,) or w.dtype != np.float32:
             given = "no w" if w is None else f"w of shape {w.shape} and type {w.dtype}"
@@ -68,7 +68,7 @@ class Flat:
 
 @dataclass(frozen=True)
 class Order:
-    """A job as a client reads it: what to do with the arrays, slots and memory beside it."""
+    """The instructions of a job: what to do with the arrays, slots and memory in the same message."""
 
     method: str
     seed: int
@@ -80,7 +80,7 @@ class Order:
 
 
 def plain(config: Config) -> dict[str, Value]:
-    """Return a configuration in Python's own types: a ConfigRecord takes no others."""
+    """Return a configuration in Python's own types, the only ones that a ConfigRecord takes."""
     return {name: value.item() if isinstance(value, np.generic) else value for name, value in config.items()}
 
 
@@ -124,7 +124,7 @@ def job_content(job: Job, method: str, model: ArrayRecord) -> RecordDict:
 
 
 def order_of(content: RecordDict) -> Order:
-    """Return what a job's message asks for."""
+    """Return the instructions in a job's message."""
     try:
         about: Any = content.config_records[ABOUT]
         if about["version"] != VERSION:
@@ -146,7 +146,7 @@ def config_of(content: RecordDict, name: str) -> Config:
 
 
 def job_of(content: RecordDict, wire: Wire) -> Job:
-    """Return the job in a message; its client is number 0, the only one here."""
+    """Return the job in a message; a device has one client, number 0."""
     order = order_of(content)
     records = content.array_records
     return Job(
@@ -191,7 +191,8 @@ def report_content(
 def report_of(content: RecordDict, job: Job, wire: Wire, worst_error: float) -> Report:
     """Return the report on a job, or raise ``MalformedError``.
 
-    Nothing is believed that can be seen here: whether the update is finite, which candidate it was.
+    What the server can find out by itself is not taken from the report: the candidate, and whether the update is
+    finite.
     """
     records, numbers = content.array_records, content.metric_records.get(REPORT)
     if numbers is None or ARRAYS not in records:
@@ -217,7 +218,7 @@ def report_of(content: RecordDict, job: Job, wire: Wire, worst_error: float) -> 
 
 
 def reason_of(error: str | None) -> str:
-    """Return the telling line of an error reply's reason: of a traceback the last."""
+    """Return one line of an error reply's reason: the last, which of a traceback names the error."""
     lines = [line.strip() for line in (error or "").splitlines() if line.strip()]
     return (lines[-1] if lines else "no reason given")[:300]
 

@@ -19,10 +19,10 @@ _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of torch
 
 
 class Arrays:
-    """A model that is known by its arrays alone: its training and evaluation are code on the clients.
+    """A model given by its arrays; the code that trains and evaluates it is on the clients.
 
-    Arrays of real numbers are trained; whole numbers and batch-norm's statistics are averaged plainly, wherever they
-    stand. All travel in their own type; between rounds they are float32.
+    Arrays of real numbers are trained; whole numbers and batch-norm's statistics are averaged without the server's
+    optimiser. Messages carry all arrays in their own types; between rounds the server keeps them as float32.
     """
 
     smallest_batch = 1
@@ -46,11 +46,11 @@ class Arrays:
         return self.first.copy()
 
     def layout(self) -> list[Part]:
-        """Return the arrays in the order in which they stand in w."""
+        """Return the arrays in their order in w."""
         return [Part(name, tuple(self._kinds[name][0])) for name in self._order]
 
     def record(self, w: Vector) -> ArrayRecord:
-        """Return w as arrays of the names, order, shapes and types that were given."""
+        """Return w as arrays with the given names, order, shapes and types."""
         parts, start = {}, 0
         for name in self._order:
             shape, dtype = self._kinds[name]
@@ -61,7 +61,7 @@ class Arrays:
         return ArrayRecord({name: Array(parts[name]) for name in self._kinds})
 
     def vector(self, record: ArrayRecord) -> Vector:
-        """Return w, if these are arrays of the same names and shapes."""
+        """Return the arrays as w, if they have the given names and shapes."""
         if set(record) != set(self._kinds):
             odd = sorted(set(record) ^ set(self._kinds))
             raise MalformedError(f"arrays that only one side has: {odd[:5]}")

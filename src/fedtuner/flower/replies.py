@@ -1,7 +1,7 @@
-"""What the server believes of what clients say: weights are bounded, updates that do not fit are left out.
+"""Checks of the reports of a round: weights are bounded, and updates that cannot be aggregated are left out.
 
-A client's update itself is believed if it is finite: averaging is no defence against a client that sends a bad model
-on purpose.
+A finite update of the right shape is accepted: averaging is no defence against a client that sends a bad model on
+purpose.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from dataclasses import replace
 from fedtuner.federation import Report
 from fedtuner.methods.base import Vectors
 
-TIMES = 10  # the most that a client may weigh, in medians of its round
+TIMES = 10  # the largest weight of a client, in medians of its round
 Kind = tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes of the vectors beside the model
 
 
 class Fitting:
-    """Finds the reports whose further vectors the method's aggregation can use, and that fit each other.
+    """Finds the reports whose extra vectors the method's aggregation can use, and that are alike.
 
-    Which vectors a method needs is known to its code alone, so one report of each kind is aggregated by itself, once
-    for each kind of slots that the server has beside it.
+    Only the method's code knows which vectors it needs, so one report of each kind is aggregated by itself, once for
+    each kind of slots that the server has.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Fitting:
                 try:
                     aggregate(replace(report, examples=1))
                     self._proven.add((kind, _kind(slots)))
-                except Exception as error:  # whatever a client sends, the study goes on
+                except Exception as error:  # a client must not be able to stop the study
                     whys[kind] = f"its vectors cannot be aggregated ({type(error).__name__}: {error})"
         counts = Counter(kind for kind in kinds if kind is not None and kind not in whys)
         usual = counts.most_common(1)[0][0] if counts else None

@@ -1,27 +1,26 @@
-"""FedEx through secure aggregation: the server is sent sums over the cohort, and a single client's part under masks.
+"""FedEx through secure aggregation: the server receives sums over the cohort, and each client's part under a mask.
 
-FedEx's update needs of the clients only S_j = sum |V| v and N_j = sum |V| over those with candidate j, and the model
-only sum |T| (w_i - w) and sum |T|: sums, which Flower's SecAgg+ (Bell et al., CCS 2020) can add up under masks. The
-server sends w, theta and all candidates; the client draws its own, trains, and sends one vector of
+FedEx's update needs only S_j = sum |V| v and N_j = sum |V| over the clients with candidate j, and the model's update
+only sum |T| (w_i - w) and sum |T|. These are sums, which Flower's SecAgg+ (Bell et al., CCS 2020) can compute under
+masks. The server sends w, theta and all candidates; the client draws its candidate, trains, and sends one vector of
 
     |T| (w_i - w), |T|, |V|, |V| loss and |V| error before and after, 1 if its update broke, 1 if it was cut to the
     range, S_1..S_k, N_1..N_k.
 
-What the server, or whoever reads its messages, still sees: which nodes take part and when, how long they take, the
-sizes of messages, the ids and model size said in the greeting, who dropped out, and the sums themselves. A sum over few
-is not private: if one client alone drew candidate j, S_j and N_j are its own (whose, the server cannot tell as long as
-draws come from the client's own randomness). No metrics and no number of examples travel in plaintext.
+The server, and anybody who reads its messages, still sees which nodes take part and when, how long they take, the sizes
+of messages, the ids and model sizes of the handshake, which clients dropped out, and the sums. A sum over few clients
+is not private: if one client alone drew candidate j, S_j and N_j are that client's (the server cannot tell which client
+it is as long as clients draw from their own randomness). No metrics and no number of examples are sent in plaintext.
 
-How far it protects: the masking is Flower's own and not of cryptographic strength. Its masks come from a generator for
-simulations (NumPy's Mersenne Twister) with seeds of 32 bits, and to take the masks away the server is given the private
-seeds of those who took part: a server that means to can search for the rest and read a single update. It keeps a server
-that follows the protocol, its logs and its operators from reading one in passing. Masks do not keep a client from
-sending what it likes.
+The masking is Flower's own and not of cryptographic strength: masks come from NumPy's Mersenne Twister with seeds of 32
+bits, and to remove them the server is given the private seeds of the clients that took part. A server that wants to can
+search for the other seeds and read a single update. What is prevented is that a server that follows the protocol, its
+logs or its operators see an update by accident. Masks do not prevent a client from sending false values.
 
-What it costs: four trips a round, and the arms of a study one after the other. What is lost: entries of the weighted
-update beyond ``clip``, |T| and |V| beyond ``most_examples`` and losses beyond ``most_loss`` are cut; every entry is
-rounded at random to a multiple of 2^-21 of its range, so a mean over n clients of about T examples each is off by about
-``clip * 5e-7 * most_examples / (T sqrt(n))``. Masks and rounding are random, so runs do not repeat to the bit.
+Cost: four round trips per round, and the arms of a study one after the other. Entries of the weighted update beyond
+``clip``, |T| and |V| beyond ``most_examples`` and losses beyond ``most_loss`` are cut. Every entry is rounded at random
+to a multiple of 2^-21 of its range, so a mean over n clients of about T examples each has an error of about
+``clip * 5e-7 * most_examples / (T sqrt(n))``. Masks and rounding are random: runs are not equal to the bit.
 """
 
 from __future__ import annotations
@@ -51,20 +50,20 @@ from fedtuner.rng import stream
 from fedtuner.task import Metrics, Task, Vector
 
 LINEAR = (fedavg, fedprox, reptile)  # methods whose server needs nothing but the mean change
-FEWEST = 3  # clients in a sum: of a sum of two, each could take its own part away
-MOST = 1000  # clients in a sum: each adds up to 2^22, and Flower's sums begin again at 2^32
+FEWEST = 3  # clients in a sum: in a sum of two, each could subtract its own part
+MOST = 1000  # clients in a sum: each adds up to 2^22, and Flower's sums are modulo 2^32
 _TOTALS = 8  # |T|, |V|, loss and error before and after, broken, cut: before the k-vectors
 
 
 @dataclass(frozen=True)
 class SecAgg:
-    """How updates and losses are summed in secret, and the ranges that they are cut to: what is beyond is lost."""
+    """The ranges to which updates and losses are cut, and how many shares of a key unmask a sum."""
 
     clip: float = 1.0  # the largest entry of |T| / most_examples (w_i - w)
     most_examples: int = 1000  # |T| and |V| of a client: near the largest there are, as precision is lost beyond
     most_loss: float = 10.0
-    shares: float | int = 1.0  # of a client's key: a part of the cohort, or a number
-    threshold: float | int = 0.6  # how many of them unmask, at least 3 and more than half: a part of them, or a number
+    shares: float | int = 1.0  # into which a key is split: a part of the cohort, or a number
+    threshold: float | int = 0.6  # shares that unmask, at least 3 and more than half: a part, or a number
 
     def __post_init__(self) -> None:
         for name in ("clip", "most_examples", "most_loss"):
@@ -80,18 +79,18 @@ class SecAgg:
                 )
 
     def split(self, clients: int) -> tuple[int, int]:
-        """Return into how many shares a key is split, and how many of them unmask: no sum of fewer can come out."""
+        """Return into how many shares a key is split, and how many of them are needed to unmask a sum."""
         shares = min(clients, self.shares if isinstance(self.shares, int) else round(self.shares * clients))
         shares = max(shares, FEWEST)
         if shares < clients:
-            shares += 1 - shares % 2  # SecAgg+ wants as many neighbours on either side
+            shares += 1 - shares % 2  # SecAgg+ needs equally many neighbours on both sides
         part = self.threshold if isinstance(self.threshold, int) else math.ceil(self.threshold * shares - 1e-9)
         return shares, max(FEWEST, shares // 2 + 1, part)
 
 
 @dataclass(frozen=True)
 class Sums:
-    """What the server learns of a round."""
+    """The sums of a round: all that the server receives."""
 
     clients: int
     broken: int
@@ -105,7 +104,7 @@ class Sums:
 
 
 def check(method: Method, fedex: FedEx, cohort: int | None) -> None:
-    """Refuse what sums cannot carry."""
+    """Raise for a method, a tuner or a cohort that sums cannot serve."""
     if not any(method.local is m.local and method.aggregate is m.aggregate for m in LINEAR):
         raise SpecError(
             f"method = {method.name}, but with secure aggregation the server sees only a sum of updates: use one of "
@@ -120,7 +119,7 @@ def check(method: Method, fedex: FedEx, cohort: int | None) -> None:
 
 
 def order(setting: Setting, ranges: SecAgg, arm: int, round: int, server: Any, candidates: Any, split: str) -> str:
-    """Return what a client must know of a round, beside w and theta."""
+    """Return the instructions that a client needs for a round, beside w and theta."""
     return json.dumps(
         {
             "method": setting.method.name, "seed": setting.seed, "arm": arm, "round": round, "server": dict(server),
@@ -138,10 +137,10 @@ def secure_train(
     find: Callable[[str], Method],
     secret: str | None,
 ) -> None:
-    """Give an app the work of a round under Flower's SecAgg+.
+    """Add a train function that does the work of a round under Flower's SecAgg+ to an app.
 
-    The candidate is drawn from fresh randomness, so that the server cannot tell which it was; with a ``secret`` the
-    draw is repeatable, and unknown to the server as long as the secret is.
+    The candidate is drawn from fresh randomness, so that the server cannot know it; with a ``secret`` the draw is
+    repeatable, and unknown to the server as long as the secret is.
     """
 
     @app.train(mods=[secaggplus_mod])
@@ -163,7 +162,8 @@ def secure_train(
         ranges = SecAgg(what["clip"], what["most_examples"], what["most_loss"])
         settings = FedEx(metric=what["metric"], signal=what["signal"])
         vectors = contribution(report, w, log_theta.size, settings, ranges, task.worst_error)
-        # One example each: SecAgg+ then takes the plain mean, and the number, which it leaves readable, says nothing.
+        # SecAgg+ sends the number of examples in plaintext: with 1 for each client it reveals nothing, and SecAgg+
+        # returns the plain mean.
         result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(vectors), 1, {})
         return Message(fitres_to_recorddict(result, keep_input=False), reply_to=message)
 
@@ -171,7 +171,7 @@ def secure_train(
 def contribution(
     report: Report, w: Vector, k: int, settings: FedEx, ranges: SecAgg, worst_error: float
 ) -> list[Floats]:
-    """Return what a client adds to the sums: its weighted change, and its numbers, all within [-clip, clip]."""
+    """Return a client's part of the sums: its weighted change, and its numbers, all within [-clip, clip]."""
     most, (top_loss, top_error) = ranges.most_examples, _tops(ranges, worst_error)
     train = min(report.examples, most) / most if report.finite else 0.0
     valid = min(report.after.count, most) / most
@@ -191,7 +191,7 @@ def contribution(
 
 
 def totals(mean: Sequence[Floats], clients: int, settings: FedEx, ranges: SecAgg, worst_error: float) -> Sums:
-    """Return the sums of which ``clients`` clients' contributions have this mean. Counts are whole numbers again."""
+    """Return the sums over ``clients`` clients, from the mean of their contributions; counts are rounded."""
     change, numbers = (clients * np.asarray(part, np.float64) for part in mean)
     numbers = numbers / ranges.clip
     most, (top_loss, top_error) = ranges.most_examples, _tops(ranges, worst_error)
@@ -211,10 +211,10 @@ def totals(mean: Sequence[Floats], clients: int, settings: FedEx, ranges: SecAgg
 
 
 def _tops(ranges: SecAgg, worst_error: float) -> tuple[float, float]:
-    """Return the largest loss and the largest error that can be told."""
+    """Return the largest loss and the largest error that a contribution can hold."""
     return ranges.most_loss, worst_error if math.isfinite(worst_error) else ranges.most_loss
 
 
 def _part(value: float, top: float) -> float:
-    """Return a value as a part of the largest; one that is no number counts as the largest."""
+    """Return a value as a part of the largest; NaN and infinity count as the largest."""
     return min(max(value / top, -1.0), 1.0) if math.isfinite(value) else 1.0

@@ -1,7 +1,7 @@
 """The executor over a fleet with secure aggregation: one arm and one round after the other, by Flower's SecAgg+.
 
-Flower's workflow can do without a client that drops out after the keys are exchanged; if one does so earlier, no sum
-comes about, and the round is tried again without it. Of a sum that did not come about nothing can be read.
+Flower's workflow completes the sum without a client that drops out after the keys were exchanged. If a client drops out
+earlier, the workflow ends without a sum, and the round is tried again without that client.
 """
 
 from __future__ import annotations
@@ -38,56 +38,56 @@ from fedtuner.task import Metrics, Vector
 if TYPE_CHECKING:
     from fedtuner.flower.fleet import Fleet
 
-_EMPTY = 3  # tries of a round
+_TRIES = 3  # a round without a sum is tried again; after so many tries the study stops with the last reason
 
 
 class SecureRounds:
-    """Advances arms on a fleet; the server sees sums."""
+    """Advances arms on a fleet whose server receives only sums."""
 
     workers = 1
 
     def __init__(self, fleet: Fleet, setting: Setting) -> None:
         assert fleet.secure is not None
         self._fleet, self._setting, self._ranges = fleet, setting, fleet.secure
-        self._why = ""  # the last sum did not come about
-        self.missing = 0  # clients of whom the last evaluation has nothing
+        self._why = ""  # why the last sum failed
+        self.missing = 0  # clients without a part in the last evaluation
 
     def advance(self, legs: Sequence[Leg], stop: Callable[[], bool]) -> Iterator[Progress]:
-        """Do the legs one after the other: a node keeps the masks of one round at a time."""
+        """Advance the arms one after the other: a node keeps the masks of one round at a time."""
         for leg in legs:
             state = begin(self._setting, self._fleet, leg.arm) if leg.state is None else leg.state
             if state.round == 0:
                 yield Progress(leg.arm.id, (), state)
-            empty = 0
+            failures = 0
             while state.round < leg.until and not state.diverged:
                 if stop():
                     return
                 self._fleet.gather()
                 clients = cohort(self._setting, self._fleet, leg.arm, state.round)
-                sums = self._exchange(
+                sums = self._secure_sum(
                     clients, state.w, state.belief.log_theta, leg.arm.id, state.round, leg.arm.server,
                     leg.arm.candidates, "valid",
                 )  # fmt: skip
-                empty = empty + 1 if sums is None else 0
-                if empty >= _EMPTY:
+                failures = failures + 1 if sums is None else 0
+                if failures >= _TRIES:
                     name = f"arm {leg.arm.id}, round {state.round + 1}"
-                    raise FleetError(f"{name}: the secure sum failed {_EMPTY} times; the last: {self._why}")
+                    raise FleetError(f"{name}: the secure sum failed {_TRIES} times; the last: {self._why}")
                 if sums is None:
-                    continue  # the round is done again, and uses no budget
+                    continue  # the round is tried again, and uses no budget
                 state, record = secure_fold(self._setting, self._fleet, leg.arm, state, len(clients), sums)
                 yield Progress(leg.arm.id, (record,), state)
 
     def assess(self, jobs: Sequence[Assessment]) -> list[tuple[Metrics, Metrics]]:
-        """Return the mean of each sum as its first client's, and nothing for the others: nobody's own is known."""
+        """Return the mean of each sum in the place of its first client, and empty metrics for the others."""
         first = jobs[0].job
         if any(a.job.config != first.config for a in jobs):
             raise SpecError('config = "sample", but with secure aggregation clients are evaluated with the mode')
         self._fleet.gather()
         nothing, groups = Metrics(math.nan, math.nan, 0), -(-len(jobs) // secure.MOST)
         found, self.missing = [(nothing, nothing)] * len(jobs), self._fleet.population
-        for g in range(groups):  # the clients by turns: no group is much smaller than another
+        for g in range(groups):  # every groups-th client, so that all groups are of about the same size
             clients = [a.job.client for a in jobs[g::groups]]
-            sums = self._exchange(
+            sums = self._secure_sum(
                 clients, first.w, np.zeros(1), first.arm, first.round, first.server, [first.config], first.split
             )
             if sums is None:
@@ -97,9 +97,9 @@ class SecureRounds:
         return found
 
     def close(self) -> None:
-        """Do nothing: the fleet stays."""
+        """Do nothing: the fleet outlives its executors."""
 
-    def _exchange(
+    def _secure_sum(
         self, clients: Sequence[int], w: Vector, log_theta: Any, arm: int, round: int, server: Config,
         candidates: Sequence[Config], split: str,
     ) -> Sums | None:  # fmt: skip
@@ -109,10 +109,10 @@ class SecureRounds:
         if len(nodes) < FEWEST:
             raise FleetError(f"{name}: a secure sum needs {FEWEST} clients, but {len(nodes)} are there: raise least=")
         while len(nodes) >= FEWEST:
-            strategy, watch = _Once(nodes, [w, log_theta], what), _Watch(self._fleet.grid)
-            self._sum(watch, strategy, round)
-            self._why = watch.last or self._why
-            for node, why in watch.silent.items():
+            strategy, watched = _OneRound(nodes, [w, log_theta], what), _WatchedGrid(self._fleet.grid)
+            self._run_workflow(watched, strategy, round)
+            self._why = watched.last_failure or self._why
+            for node, why in watched.failed.items():
                 self._fleet.fault("error", f"{name}, node {node}: {why}", arm=arm, round=round + 1, node=node)
             if strategy.mean is not None:
                 worst = self._fleet.task.worst_error
@@ -121,12 +121,12 @@ class SecureRounds:
                     cut = f"{sums.cut} of {sums.clients} updates were cut to {self._ranges.clip:g}: raise SecAgg(clip=)"
                     self._fleet.fault("cut", f"{name}: {cut}", arm=arm, round=round + 1)
                 return sums
-            if not watch.silent:
+            if not watched.failed:
                 break
-            nodes = [node for node in nodes if node not in watch.silent]
+            nodes = [node for node in nodes if node not in watched.failed]
         return None
 
-    def _sum(self, grid: Grid, strategy: _Once, round: int) -> None:
+    def _run_workflow(self, grid: Grid, strategy: _OneRound, round: int) -> None:
         shares, threshold = self._ranges.split(len(strategy.nodes))
         if threshold > shares:
             raise FleetError(
@@ -146,9 +146,9 @@ class SecureRounds:
 def secure_fold(
     setting: Setting, fleet: Fleet, arm: Arm, state: State, planned: int, sums: Sums
 ) -> tuple[State, Record]:
-    """Return the arm after a round of which only sums are known.
+    """Return the arm after a round of which only the sums are known.
 
-    To the model and the score a round's sums are one client's report; theta learns from S_j and N_j.
+    The model and the score are updated as if the sums were one client's report; theta is updated from S_j and N_j.
     """
     belief, update = state.belief, Update((state.w + sums.change).astype(np.float32))
     report = Report(0, 0, update, sums.examples, sums.before, sums.after, True)
@@ -162,26 +162,27 @@ def secure_fold(
     )  # fmt: skip
 
 
-class _Watch(Grid):
-    """The grid, and who did not answer: Flower's workflow stops without a word where too few are left."""
+class _WatchedGrid(Grid):
+    """The grid, with a record of the nodes that failed: Flower's workflow ends without a reason if too few are left."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
-        self.silent: dict[int, str] = {}  # node -> why
-        self.last = ""  # the last that went wrong, whoever it was
+        self.failed: dict[int, str] = {}  # node -> why
+        self.last_failure = ""
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         asked = list(messages)
         if timeout is not None:
-            for message in asked:  # what a slow node has not begun by then, it need not begin
+            for message in asked:  # a slow node need not begin work whose reply would be too late
                 message.metadata.ttl = timeout + 60
         replies = list(self._grid.send_and_receive(asked, timeout=timeout))
-        heard = {reply.metadata.src_node_id for reply in replies if not reply.has_error()}
-        why = {reply.metadata.src_node_id: reason_of(reply.error.reason) for reply in replies if reply.has_error()}
-        gone = [m.metadata.dst_node_id for m in asked if m.metadata.dst_node_id not in heard]
-        said = {node: why.get(node, f"no answer in {timeout:g} s") for node in gone}
-        self.last = next((f"node {node}: {text}" for node, text in said.items()), self.last)
-        self.silent |= said if heard else {}  # where nobody answers well, it is for want of those silent before
+        replied = {reply.metadata.src_node_id for reply in replies if not reply.has_error()}
+        errors = {reply.metadata.src_node_id: reason_of(reply.error.reason) for reply in replies if reply.has_error()}
+        without = [m.metadata.dst_node_id for m in asked if m.metadata.dst_node_id not in replied]
+        failed = {node: errors.get(node, f"no answer in {timeout:g} s") for node in without}
+        self.last_failure = next((f"node {node}: {why}" for node, why in failed.items()), self.last_failure)
+        if replied:  # if all nodes fail at one stage, the cause is the nodes that failed at an earlier stage
+            self.failed |= failed
         return replies
 
     def set_run(self, run: Run) -> None:
@@ -210,8 +211,8 @@ class _Node:
 
 
 @dataclass
-class _Once(FedAvg):
-    """A strategy for one round: these nodes, this message; it keeps the mean that comes back."""
+class _OneRound(FedAvg):
+    """A strategy for one round: it asks the given nodes and keeps the mean that Flower's workflow returns."""
 
     nodes: list[int]
     arrays: NDArrays

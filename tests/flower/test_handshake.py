@@ -1,4 +1,4 @@
-"""Greetings: who a node is, what is refused, and that a study knows all that it has met."""
+"""Handshakes: which client a node is, which nodes are refused, and that a study keeps the ids of all its clients."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedtun
 
 from flwr.app import ConfigRecord, Message
 from memory_grid import MemoryGrid
-from test_fleet import CLIENTS, fleet_of, grid_of, quick, tune  # noqa: F401 (a fixture)
+from test_fleet import CLIENTS, fleet_of, grid_of, tune
 
 import fedtuner as ft
 import toys
 from fedtuner.errors import FleetError
-from fedtuner.flower import hello
+from fedtuner.flower import handshake
 
 
 def test_another_version_is_refused_and_says_so():
@@ -30,24 +30,25 @@ def test_another_version_is_refused_and_says_so():
     grid = MemoryGrid()
     grid.add(ft.flower.client_app(toys.Softmax(), lambda context: CLIENTS[0], mods=[older]))
     with pytest.raises(FleetError, match="its messages are of version 0, the server's of 1: install one fedtuner on b"):
-        tune(grid, fleet_of(grid, wait=0.1))
+        tune(grid, fleet_of(grid, wait=10.0))
     grid.apps[1000] = app
     assert fleet_of(grid, least=1).gather()
 
 
-def test_a_node_that_is_gone_is_forgotten_and_greeted_again_when_it_returns():
+def test_a_node_that_left_is_forgotten_and_asked_again_when_it_returns():
     grid = grid_of(CLIENTS[:2])
     grid.add(toys_free())
     problem = fleet_of(grid, least=1)
     problem.gather()
     assert problem.faults == {"refused": 1}
-    assert (len(problem._members), len(problem._refused)) == (2, 1)
+    assert (len(problem.roster._members), len(problem.roster._refused)) == (2, 1)
     grid.online = {1000}
+    grid.clock.sleep(1)
     problem.gather()
-    assert (len(problem._members), len(problem._refused)) == (1, 0)
+    assert (len(problem.roster._members), len(problem.roster._refused)) == (1, 0)
     grid.online = {1000, 1001}
     while len(problem.gather()) < 2:
-        pass
+        grid.clock.sleep(1)
     assert [problem.id_of(i) for i in problem.available()] == ["phone0", "phone1"]
     assert problem.population == 2
 
@@ -69,10 +70,10 @@ def test_a_run_that_continues_with_some_of_the_clients_knows_how_many_there_are(
     few = grid_of(CLIENTS[:3])
     study = tune(few, fleet_of(few, least=3), method=ft.methods.scaffold, store=tmp_path)
     assert study.problem.population == 6
-    assert hello.known(tmp_path / "clients.json") == [c.id for c in CLIENTS]
+    assert handshake.read_ids(tmp_path / "clients.json") == [c.id for c in CLIENTS]
 
 
 def test_ids_are_kept_in_their_order_and_type(tmp_path):
-    hello.keep(tmp_path / "clients.json", ["b10", 10, "b9", 9])
-    assert hello.known(tmp_path / "clients.json") == [9, 10, "b9", "b10"]
-    assert hello.known(tmp_path / "none.json") == []
+    handshake.write_ids(tmp_path / "clients.json", ["b10", 10, "b9", 9])
+    assert handshake.read_ids(tmp_path / "clients.json") == [9, 10, "b9", "b10"]
+    assert handshake.read_ids(tmp_path / "none.json") == []

@@ -1,7 +1,7 @@
-"""The greeting: a node says who its client is, and the server sees whether its app fits.
+"""The handshake: a node reports the id of its client, and the server checks whether the node's app fits the study.
 
-A client is known by the id that its own side reports, so that a device which restarts, and is then another node, stays
-the same client. The ids that a study has met are kept in its store: a run that is continued knows how many there are.
+A client is known by the id that its own side reports. A device that restarts is a new node, but the same client. The
+ids of all clients that a study has met are kept in its store, so that a continued run knows how many there are.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from fedtuner.store import read_json, write_json
 
 
 @dataclass(frozen=True)
-class Terms:
-    """What a server asks of its clients' apps."""
+class Requirements:
+    """What a server requires of its clients' apps."""
 
     size: int  # entries of the model
     own_code: bool  # made by tuned, not by client_app
     secure: bool
 
 
-def hello() -> RecordDict:
-    """Return what a node is greeted with."""
+def request() -> RecordDict:
+    """Return the content of the server's request."""
     return RecordDict({ABOUT: ConfigRecord({"version": VERSION})})
 
 
-def answer(message: Message, id: str | int, size: int | None, secure: bool = False) -> Message:
-    """Return a client's answer to a greeting; an app that keeps its own code has no size."""
+def reply(message: Message, id: str | int, size: int | None, secure: bool = False) -> Message:
+    """Return a client's reply; an app that keeps its own training code has no size."""
     about: dict[str, Any] = {"version": VERSION, "id": id.item() if isinstance(id, np.generic) else id}
     about |= {"own_code": size is None, "secure": secure} | ({} if size is None else {"size": size})
     return Message(RecordDict({ABOUT: ConfigRecord(about)}), reply_to=message)
 
 
-def id_in(message: Message, terms: Terms) -> str | int:
-    """Return the id that a node reports, or raise ``MalformedError`` that says why it cannot take part."""
+def client_id(message: Message, required: Requirements) -> str | int:
+    """Return the id in a node's reply, or raise ``MalformedError`` with the reason why the node cannot take part."""
     if message.has_error():
         reason = reason_of(message.error.reason)
         hint = ": is its ClientApp made by fedtuner.flower (client_app, tuned)?"
@@ -55,24 +55,24 @@ def id_in(message: Message, terms: Terms) -> str | int:
         )
     if type(id) not in (int, str):
         raise MalformedError(f"its id is {id!r}, but must be a text or a whole number")
-    if about.get("own_code") != terms.own_code:
-        ours, theirs = ("tuned", "client_app") if terms.own_code else ("client_app", "tuned")
+    if about.get("own_code") != required.own_code:
+        ours, theirs = ("tuned", "client_app") if required.own_code else ("client_app", "tuned")
         raise MalformedError(f"its ClientApp is made by {theirs}, but this server needs one made by {ours}")
-    if bool(about.get("secure")) != terms.secure:
-        ours, theirs = ("secure=True", "without it") if terms.secure else ("no secure=", "with secure=True")
+    if bool(about.get("secure")) != required.secure:
+        ours, theirs = ("secure=True", "without it") if required.secure else ("no secure=", "with secure=True")
         raise MalformedError(f"its client_app was made {theirs}, but this server's Fleet needs client_app with {ours}")
-    if size not in (None, terms.size):
-        raise MalformedError(f"its model has {size} entries, the server's {terms.size}")
+    if size not in (None, required.size):
+        raise MalformedError(f"its model has {size} entries, the server's {required.size}")
     return id  # type: ignore[no-any-return]
 
 
 def client_number(id: str | int) -> int:
-    """Return the number of the client with this id: the same in every run, whoever else is there."""
+    """Return the number of the client with this id: the same in every run, whichever other clients there are."""
     return number(0, "client", id)
 
 
 def natural(id: str | int) -> tuple[Any, ...]:
-    """Return what ids are ordered by: whole numbers by size, then texts with the numbers in them by size.
+    """Return the sort key of an id: whole numbers by size, then texts with the numbers in them by size.
 
     >>> sorted(["phone10", "phone2", 7, "a"], key=natural)
     [7, 'a', 'phone2', 'phone10']
@@ -83,11 +83,11 @@ def natural(id: str | int) -> tuple[Any, ...]:
     return (1, tuple(parts), id)
 
 
-def known(file: Path) -> list[str | int]:
+def read_ids(file: Path) -> list[str | int]:
     """Return the ids of the clients that a study has met."""
     return list(read_json(file)) if file.exists() else []
 
 
-def keep(file: Path, ids: Iterable[str | int]) -> None:
-    """Write down the ids of the clients that a study has met."""
+def write_ids(file: Path, ids: Iterable[str | int]) -> None:
+    """Write the ids of the clients that a study has met."""
     write_json(file, sorted(ids, key=natural))
