@@ -27,6 +27,7 @@ class InMemory:
         self.notes: list[Note] = []
         self._events: list[Event] = []
         self._states: dict[Key, tuple[State, Vectors]] = {}
+        self._open = False
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
 
     def exists(self) -> bool:
@@ -63,7 +64,11 @@ class InMemory:
             self._states.pop(key, None)
 
     def open(self, room: int = 0) -> None:
-        """Do nothing: it is this process's own."""
+        """Take the store, unless another study of this process has it."""
+        if self._open:
+            raise StoreError("this store is in use by another running study: close() it, or use another store")
+        self._open = True
 
     def close(self) -> None:
-        """Do nothing."""
+        """Let another study have it."""
+        self._open = False
