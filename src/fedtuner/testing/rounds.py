@@ -1,7 +1,8 @@
-"""Rounds without a session: what laws and tests of methods, tuners and executors need."""
+"""Rounds without a session: what laws and tests of methods, tuners and executors need. Also a call that must fail."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from fedtuner import samplers
@@ -19,7 +20,7 @@ from fedtuner.schedules import RandomSearch
 from fedtuner.space import Config, Space
 from fedtuner.tuners import none
 
-_BLOBS = InMemory().blobs  # the toys' client memory is far below the limit at which it goes to blobs
+_STORE = InMemory()  # for client memory, should it be too large for a state
 
 
 def a_round(method: Method, federation: Federation, **settings: Any) -> Round:
@@ -43,7 +44,7 @@ def advance(round: Round, arm: Arm, until: int, state: State | None = None) -> S
 def history(round: Round, arm: Arm, until: int, state: State | None = None) -> tuple[State, list[Record]]:
     """Return the arm's state after round ``until``, and the records of the rounds that led there."""
     state, records = round.begin(arm) if state is None else state, list[Record]()
-    for progress in advancing(round, _BLOBS, Advance(arm, state, until), lambda: False):
+    for progress in advancing(round, _STORE.blobs, Advance(arm, state, until), lambda: False):
         assert progress.state is not None
         state = progress.state
         records += progress.records
@@ -52,7 +53,7 @@ def history(round: Round, arm: Arm, until: int, state: State | None = None) -> t
 
 def reported(round: Round, arm: Arm, state: State) -> tuple[Plan, list[Report]]:
     """Return an arm's next plan, and the reports of its clients."""
-    plan = fetched(round.plan(arm, state, round.federation.present()), _BLOBS)
+    plan = fetched(round.plan(arm, state, round.federation.present()), _STORE.blobs)
     return plan, [round.work(plan, job) for job in plan.jobs]
 
 
@@ -65,3 +66,12 @@ def settle(round: Round, arm: Arm, state: State, *reports: Report | None) -> tup
 def bits(round: Round, state: State) -> bytes:
     """Return a state as the bytes that a store keeps: equal for equal states."""
     return pack(state, round.setup.tuner.pack(state.belief))
+
+
+def refused(kind: type[Exception], call: Callable[[], object]) -> str:
+    """Return what the error of a call says that must raise one of this kind."""
+    try:
+        call()
+    except kind as error:
+        return str(error)
+    raise AssertionError(f"there was no {kind.__name__}")
