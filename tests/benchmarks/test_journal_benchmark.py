@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import sys
+import importlib.util
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent.parent / "benchmarks"))
-import journal as benchmark  # noqa: E402
+from fedtuner.report import differences, journal_of, summary
+from fedtuner.run.store.lines import encode
 
-from fedtuner.report import differences, journal_of, summary  # noqa: E402
-from fedtuner.run.store.lines import encode  # noqa: E402
+FILE = importlib.util.spec_from_file_location(
+    "journal_benchmark", Path(__file__).parents[2] / "benchmarks" / "journal.py"
+)
+benchmark = importlib.util.module_from_spec(FILE)
+FILE.loader.exec_module(benchmark)
 
 
 @pytest.fixture
