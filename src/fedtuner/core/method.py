@@ -99,7 +99,7 @@ class Optimiser:
     paper: str
     step: Callable[[Server, Vector, Tally, Config], tuple[Vector, Vectors]]
     hypers: Mapping[str, Hyper] = field(default_factory=dict)
-    extra: Callable[[Vector], Vectors] = _nothing  # what a client adds to its report, given its change; averaged, too
+    extra: Callable[[Vector], Vectors] = _nothing  # what a client adds, given its change of what is trainable; averaged
 
 
 @dataclass(frozen=True)

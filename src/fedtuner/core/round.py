@@ -12,7 +12,7 @@ score is infinite and it gets no further rounds. A round in which nobody validat
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -25,8 +25,9 @@ from fedtuner.core.records import Arm, Choice, Job, Plan, Record, Report, Row, S
 from fedtuner.core.schedule import value_of
 from fedtuner.core.setup import Setup
 from fedtuner.core.tally import Reports, penalised
-from fedtuner.errors import ClientError
+from fedtuner.errors import ClientError, TaskError
 from fedtuner.rng import number, stream
+from fedtuner.space import Config
 
 
 @dataclass(frozen=True)
@@ -164,11 +165,20 @@ def _work(method: Method, federation: HasData, plan: Plan, job: Job) -> Report:
     others = [
         _train(method, federation, plan, replace(job, choices=(choice,)), before)[2] for choice in job.choices[1:]
     ]
-    change = update.w - plan.w
-    extra = {**update.extra, **method.optimiser(plan.server).extra(change)}
+    change = _change(update, plan.w)
+    extra = {**update.extra, **method.optimiser(plan.server).extra(change[: federation.model.trainable])}
     examples = len(federation.data(job.client, "train"))
     ok = ok and finite(change, *extra.values())  # a difference or a square may overflow where w_i does not
     return Report(job.client, change, extra, update.memory, examples, (first, *others), ok)
+
+
+def _change(update: Update, w: Vector) -> Vector:
+    """Return w_i - w, in the memory of w_i: a vector of millions of entries is made anew only where it must be."""
+    kept = (w, *update.extra.values(), *update.memory.values())
+    lent = (
+        update.w.base is None and update.w.dtype == w.dtype and not any(np.may_share_memory(update.w, v) for v in kept)
+    )
+    return np.subtract(update.w, w, out=update.w if lent else None)
 
 
 def _train(
@@ -183,7 +193,7 @@ def _train(
         known[shape] = penalised(model.evaluate(plan.w, valid, config), worst)
     name = ("work", plan.split, plan.arm, plan.round, federation.id_of(job.client))
     if model.own_training:
-        update = Update(cast(Learner, model).fit(plan.w, train, config, number(plan.seed, *name)))
+        update = Update(_fitted(cast(Learner, model), plan.w, train, config, number(plan.seed, *name)))
     else:
         with model.training(train, config, number(plan.seed, *name)) as trainer:
             held, rng = federation.data(job.client, "valid"), stream(plan.seed, *name)
@@ -193,6 +203,14 @@ def _train(
     personal = update.w if update.personal is None else update.personal
     after = model.evaluate(personal, valid, config) if ok else Metrics(math.nan, math.nan, len(valid))
     return update, ok, Tried(job.choices[0].label, known[shape], penalised(after, worst))
+
+
+def _fitted(learner: Learner, w: Vector, train: Sized, config: Config, seed: int) -> Vector:
+    """Return what a learner's own code gives, as a vector of ours: it may work in place, or keep what it made."""
+    made = np.array(learner.fit(w.copy(), train, config, seed), np.float32)
+    if made.shape != w.shape:
+        raise TaskError(f"fit() returned an array of shape {made.shape}, but w is of shape {w.shape}")
+    return made
 
 
 def measured(report: Report) -> Report:

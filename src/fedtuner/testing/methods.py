@@ -84,7 +84,7 @@ class MethodLaws:
         assert set(plan.slots) <= set(self.method.sends)
         declared = dict(self.method.extra)
         for report in reports:
-            added = round.setup.method.optimiser(arm.server).extra(report.change)
+            added = round.setup.method.optimiser(arm.server).extra(report.change[: problem.model.trainable])
             self._fit(report.extra, declared | {name: v.shape for name, v in added.items()}, problem)
             self._fit(report.memory, self.method.memory, problem)
 
