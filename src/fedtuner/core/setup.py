@@ -98,11 +98,15 @@ def resolve(federation: Federation, **given: Any) -> Setup:
     # Clients that are elsewhere work one by one.
     engine = model.engine(named if federation.executor is None else "sequential")
     if model.own_training:
-        method, space = _on_the_server(method, space)
-    for name in model.hyperparameters.keys() & method.client.keys():
-        raise SpecError(f"the model and {method.name} both have a client hyperparameter {name!r}: rename the model's")
+        method = _on_the_server(method, model, space)
+    else:
+        for name in model.hyperparameters.keys() & method.client.keys():
+            raise SpecError(
+                f"the model and {method.name} both have a client hyperparameter {name!r}: rename the model's"
+            )
     space = default_space(method, model.hyperparameters) if space is None else space
-    check(method, Space(server=space.server) if model.own_training else space, model.hyperparameters)
+    unknown = model.own_training and not model.hyperparameters  # what the clients' code reads is for them to say
+    check(method, Space(server=space.server) if unknown else space, model.hyperparameters)
     _check_batch(space, model.smallest_batch)
     given.setdefault("screens", federation.screens)
     setup = Setup(method=method, space=space, engine=engine.name, **given)
@@ -160,18 +164,21 @@ def with_own_optimiser(method: Method, space: Space | None) -> tuple[Method, Spa
     return method, Space(space.client, {**space.server, "optimiser": Choice(values)})
 
 
-def _on_the_server(method: Method, space: Space | None) -> tuple[Method, Space]:
-    """Return what is left of a method where clients train by code of their own: its aggregation."""
+def _on_the_server(method: Method, model: Model, space: Space | None) -> Method:
+    """Return what is left of a method where clients train by code of their own: its aggregation.
+
+    The client's hyperparameters are those that the model declares; without any, whatever the space names.
+    """
     if not method.plain:
         raise SpecError(
             f"method = {method.name}, but these clients train by code of their own: use fedavg or reptile, whose part "
             "is on the server"
         )
-    if space is None:
+    if space is None and not model.hyperparameters:
         raise SpecError("these clients train by code of their own: give space= with the hyperparameters that it reads")
-    for name in _SENT & space.client.keys():
+    for name in _SENT & {*model.hyperparameters, *(space.client if space else ())}:
         raise SpecError(f"client.{name}: clients that train by code of their own are sent {name!r} besides: rename it")
-    return replace(method, client={}), space
+    return replace(method, client=model.hyperparameters)
 
 
 def _check_batch(space: Space, smallest: int) -> None:
