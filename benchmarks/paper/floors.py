@@ -18,10 +18,10 @@ import numpy as np
 import fedtuner as ft
 from fedtuner.data import labels
 from fedtuner.experiments import suite
-from fedtuner.experiments.results import machine, versions
-from fedtuner.federation import Simulation
-from fedtuner.spec import load_problem
-from fedtuner.store import plain
+from fedtuner.federations import Simulation
+from fedtuner.run.spec import load_problem
+from fedtuner.run.versions import machine, versions
+from fedtuner.tables import plain
 
 HERE = Path(__file__).parent
 
@@ -50,11 +50,11 @@ def main() -> None:
         spec, seeds = mine[0].spec, sorted({entry.seed for entry in mine})
         problem = load_problem(spec.problem)
         everybody, own, total = floors(problem)
-        tested = [untuned(problem, spec.schedule.longest, spec.cohort, seed) for seed in seeds]
+        evaluated = [untuned(problem, spec.schedule.longest, spec.cohort, seed) for seed in seeds]
         rows.append({
             "data": column, "problem": spec.problem, "test examples": total, "guessing": everybody, "guessing own": own,
             "rounds": spec.schedule.longest, "seeds": seeds,
-            "untuned": {side: fmean(errors[side] for errors in tested) for side in tested[0]},
+            "untuned": {side: fmean(errors[side] for errors in evaluated) for side in evaluated[0]},
         })  # fmt: skip
         print(rows[-1], flush=True)
     kept = {"rows": rows, "versions": versions(), "machine": machine()}

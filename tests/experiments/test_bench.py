@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import toys
-from fedtuner import driver, spec, store
+from fedtuner.core.round import Round
+from fedtuner.core.schedule import Start
+from fedtuner.core.store import Begun, Done, Evaluated, Started
 from fedtuner.errors import SpecError, StoreError
-from fedtuner.experiments import bench, family, plan, results, suite
-from fedtuner.experiments.family import Family, stops
-from fedtuner.schedules import halving, hyperband, random_search
+from fedtuner.experiments import bench, plan, results, suite
+from fedtuner.experiments.family import marks
+from fedtuner.run import spec
+from fedtuner.run.session import Session
+from fedtuner.run.store import Folder
+from fedtuner.run.store.files import Files
+from fedtuner.run.store.lock import Lock
+from fedtuner.run.versions import commit
+from fedtuner.schedules import halving, hyperband, outline, random_search
 
 # Other tests may have left threads of libraries in this process; the workers do not use them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -69,6 +82,19 @@ def result(out, entry):
     return found
 
 
+def run_alone(entry):
+    """The same study as ``tune`` runs it, and its winner by the names of a file of results."""
+    study = entry.spec.study(None, 1).run(False)
+    best = study.best
+    winner = {"arm": best.arm, "rounds": best.rounds, "score": best.score, "server": best.server, "client": best.client}
+    return study, winner | {"confidence": best.theta.max()}
+
+
+def events(out):
+    """What the journals of the families that are not finished say."""
+    return [event for folder in sorted(bench.scratch(out).glob("*/")) for event in Folder(folder).events()]
+
+
 # Sharing
 
 
@@ -81,14 +107,10 @@ def test_a_study_of_a_suite_is_the_study_run_alone(out):
     asked = 0
     for entry in made.entries:
         kept = result(out, entry)
-        alone = entry.spec.study(None, 1)
-        driver.run(alone, False)
+        alone, winner = run_alone(entry)
         assert kept["test"] == alone.evaluate("test")
         assert (kept["rounds"], kept["trainings"]) == (alone.rounds_used, 3 * alone.rounds_used)
-        winner = alone.result()
-        for key in ("arm", "rounds", "score", "server", "client"):
-            assert kept["winner"][key] == winner[key]
-        assert kept["winner"]["confidence"] == max(winner["theta"])
+        assert kept["winner"] == winner
         assert kept["online"]["curve"][-1][-2:] == list(kept["test"].values())
         asked += alone.rounds_used
     assert report.asked == asked
@@ -104,18 +126,16 @@ def test_rounds_are_computed_once_for_all_who_ask(out):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "scaffold"])
-def test_methods_that_remember_are_tested_as_they_were(out, method, monkeypatch):
-    """What clients remember belongs to the round that is tested, though the arm has gone on since."""
-    monkeypatch.setattr("fedtuner.memory.LIMIT", 0)  # in files of their own, which are swept away
+def test_methods_that_remember_are_evaluated_as_they_were(out, method, monkeypatch):
+    """What clients remember belongs to the round that is evaluated, though the arm has gone on since."""
+    monkeypatch.setattr("fedtuner.core.memory.LIMIT", 0)  # in files of their own, which are swept away
     text = SUITE.replace("[base]", f'[base]\nmethod = "{method}"')
     text = text.replace("RS = { schedule.kind", "RS = { schedule.longest = 15, schedule.kind")  # goes on past SHA's end
     text = text.replace("online = 2", "online = 0")
     made = read(text)
     bench.run(made, out, workers=1)
     for entry in made.entries:
-        alone = entry.spec.study(None, 1)
-        driver.run(alone, False)
-        assert result(out, entry)["test"] == alone.evaluate("test")
+        assert result(out, entry)["test"] == run_alone(entry)[0].evaluate("test")
 
 
 def test_the_results_do_not_tell_how_many_worked(tmp_path):
@@ -131,15 +151,15 @@ def test_rounds_are_counted_in_the_order_of_the_algorithm(out):
     entry = next(e for e in read(text).entries if e.name == "SHA / personalized / plain")
     bench.run(read(text), out, workers=1)
     curve = result(out, entry)["online"]["curve"]
-    study = entry.spec.study(None, 1)
-    driver.run(study, False)
+    study, _ = run_alone(entry)
+    scoring = study.schedule.scoring
     latest, used, expected = {}, 0, []
     for rung, (before, until) in enumerate([(0, 5), (5, 10)]):
         alive = sorted(latest, key=lambda arm: (*latest[arm], arm))[:2] if rung else range(4)
         latest = {arm: latest[arm] for arm in alive if arm in latest}
         for arm in sorted(alive):
             used += until - before
-            latest[arm] = study.score(arm, until)
+            latest[arm] = scoring.score(study.journal.records(arm, until), "personalized")
             best = min(latest, key=lambda a: (*latest[a], a))
             row = [best, until if best <= arm else before]  # arms go in the order of their numbers
             if not expected or expected[-1][1:3] != row:
@@ -147,31 +167,67 @@ def test_rounds_are_counted_in_the_order_of_the_algorithm(out):
     assert [row[:4] for row in curve] == expected
 
 
-def test_stops_are_where_an_arm_may_be_tested():
-    assert stops(random_search(60, 20), 0) == [20]
-    assert stops(halving(2000, 200), 0) == [200]
-    assert stops(halving(2000, 200), 80) == [50, 80, 100, 150, 160, 200]
-    assert stops(hyperband(80, 10), 0) == [10]
+def test_marks_are_where_an_arm_may_be_evaluated():
+    for schedule, online, expected in (
+        (random_search(60, 20), 0, [20]),
+        (halving(2000, 200), 0, [200]),
+        (halving(2000, 200), 80, [50, 80, 100, 150, 160, 200]),
+        (hyperband(80, 10), 0, [10]),
+        (hyperband(80, 10), 5, [3, 5, 10]),
+    ):
+        assert set(marks(schedule, online)) == set(range(outline(schedule).arms))
+        assert all(own == expected for own in marks(schedule, online).values())
 
 
 def test_states_are_dropped_as_soon_as_nobody_wants_them(out, monkeypatch):
-    """While random search goes on, only states that one of the studies may still test are kept."""
+    """While random search goes on, beside the arms' latest only states are there that a study may still evaluate."""
     most = []
-    pruned = Family._prune
+    sweep = Session.sweep
 
     def watched(self):
-        pruned(self)
-        kept = [tuple(map(int, f.stem.split("-"))) for f in (self._folder / "stops").glob("*")]
+        sweep(self)
+        names = [file.stem.split("-") for file in (self.where.path / "states").iterdir()]
+        latest = {(arm, self.journal.saved_round(arm)) for arm in self.journal.arms}
+        kept = {(int(arm), int(round)) for arm, round in names} - latest
+        assert kept <= set(self.keep)
         most.append(len(kept))
-        assert all(any(racer.needs(*key) for racer in self._racers) for key in kept)
 
-    monkeypatch.setattr(Family, "_prune", watched)
+    monkeypatch.setattr(Session, "sweep", watched)
     bench.run(read(SUITE), out, workers=1)
     assert most[0] > 0
     assert most[-1] == 0
 
 
-def test_every_arm_is_tested_when_asked_for(out):
+def test_a_family_is_several_plays_over_one_session(out):
+    """Its journal has arms, rounds and evaluations, each once; who wins and who is out, each study says for itself."""
+    bench.run(read(), out, workers=1, only="RS")
+    found = events(out)
+    assert {type(event) for event in found} == {Begun, Started, Done, Evaluated}
+    rounds = [(e.record.arm, e.record.round) for e in found if isinstance(e, Done)]
+    assert len(rounds) == 2 * len(set(rounds)) == 2 * 30  # plain and with FedEx, each for both targets
+    evaluated = [(e.arm, e.round) for e in found if isinstance(e, Evaluated)]
+    assert max(map(evaluated.count, evaluated)) <= 2
+
+
+@pytest.mark.parametrize("kind", ["Population", "Race"])
+def test_schedules_whose_arms_depend_on_scores_take_part(out, kind):
+    """Arms that start from other arms' states; arms that are compared as long as they are close."""
+    text = SUITE.replace("online = 2", "online = 4\nevery_arm = true")
+    text = text.replace(
+        'RS = { schedule.kind = "random_search" }', f'RS = {{ schedule.kind = "own_schedules:{kind}" }}'
+    )
+    made = read(text)
+    report = bench.run(made, out, workers=1)
+    assert (report.done, report.failed) == (STUDIES, [])
+    for entry in (e for e in made.entries if e.labels["wrapper"] == "RS"):
+        alone, winner = run_alone(entry)
+        kept = result(out, entry)
+        assert (kept["test"], kept["winner"]) == (alone.evaluate("test"), winner)
+        assert (kept["rounds"], kept["arms"]) == (alone.rounds_used, len(alone.journal.arms))
+        assert kept["online"]["curve"][-1][0] <= kept["rounds"]
+
+
+def test_every_arm_is_evaluated_when_asked_for(out):
     text = SUITE.replace("online = 2", "every_arm = true")
     made = read(text)
     bench.run(made, out, workers=1)
@@ -189,16 +245,15 @@ def test_every_arm_is_tested_when_asked_for(out):
         ('{ schedule = { kind = "hyperband", budget = 80 } }', None),
     ],
 )
-def test_every_arm_is_tested_in_every_bracket(out, wrapper, ended):
+def test_every_arm_is_evaluated_in_every_bracket(out, wrapper, ended):
     text = SUITE.replace("online = 2", "every_arm = true").replace('{ schedule.kind = "random_search" }', wrapper)
     entry = next(e for e in read(text).entries if e.name == "RS / global / plain")
     bench.run(read(text), out, workers=1, only="RS / global / plain")
     kept = result(out, entry)
-    alone = entry.spec.study(None, 1)
-    driver.run(alone, False)
-    whole = [arm for arm, records in sorted(alone.records.items()) if len(records) == 10]
+    journal, schedule = run_alone(entry)[0].journal, entry.spec.schedule
+    whole = [arm for arm in sorted(journal.arms) if journal.round_of(arm) == 10]
     assert sorted(row[1] for row in kept["tested"]) == whole == (ended or whole)
-    assert len({alone.schedule.place(arm)[0] for arm in whole}) == len(alone.schedule.brackets) > 1
+    assert len({outline(schedule).group_of(arm) for arm in whole}) == len(schedule.brackets) > 1
     assert [row[-2:] for row in kept["tested"] if row[1] == kept["winner"]["arm"]] == [list(kept["test"].values())]
 
 
@@ -208,40 +263,57 @@ def test_arms_that_diverge_are_counted(out):
     report = bench.run(made, out, workers=1)
     assert report.done == STUDIES
     for entry in made.entries:
-        alone = entry.spec.study(None, 1)
-        driver.run(alone, False)
+        alone, _ = run_alone(entry)
         kept = result(out, entry)
         assert kept["rounds"] == alone.rounds_used
-        assert kept["diverged"] == alone.result()["diverged"] != []
+        assert kept["diverged"] == sorted(alone.journal.ended) != []
 
 
 # Resume
 
 
-@pytest.mark.parametrize("moment", [2, 9, 21])
-def test_a_kill_at_any_file_changes_nothing(tmp_path, moment):
-    made = read(SUITE)
-    bench.run(made, tmp_path / "whole.jsonl", workers=1)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The bytes of a suite's results, by method, and the suite; methods that remember have files for it."""
+
+    @functools.cache
+    def of(method):
+        made, out = read(SUITE.replace("[base]", f'[base]\nmethod = "{method}"')), tmp_path_factory.mktemp(method)
+        bench.run(made, out / "whole.jsonl", workers=1)
+        return made, (out / "whole.jsonl").read_bytes()
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("method", "moment"),
+    [("fedavg", 3), ("fedavg", 40), ("fedavg", 110), ("scaffold", 100), ("scaffold", 300), ("scaffold", 500)],
+)
+def test_a_kill_at_any_file_changes_nothing(out, method, moment, whole, monkeypatch):
+    monkeypatch.setattr("fedtuner.core.memory.LIMIT", 0)
+    made, expected = whole(method)
 
     def until_killed():
         count = 0
 
-        def dying(path, data):
-            nonlocal count
-            count += 1
-            if count == 4 * moment:
-                toys.die()
-            write(path, data)
+        def dying(change):
+            def changed(self, *arguments):
+                nonlocal count
+                count += 1
+                if count == moment:
+                    toys.die()
+                return change(self, *arguments)
 
-        write = store.replace_file
-        for module in (store, family, results):
-            module.replace_file = dying
-        bench.run(made, tmp_path / "cut.jsonl", workers=1)
+            return changed
 
-    assert toys.forked(until_killed) in (0, -signal.SIGKILL)
-    bench.run(made, tmp_path / "cut.jsonl", workers=1)
-    assert (tmp_path / "cut.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
-    assert not bench.scratch(tmp_path / "cut.jsonl").exists()
+        for name in ("replace", "append", "remove"):
+            setattr(Files, name, dying(getattr(Files, name)))
+        bench.run(made, out, workers=1)
+
+    assert toys.forked(until_killed) == -signal.SIGKILL
+    bench.run(made, out, workers=1)
+    assert out.read_bytes() == expected
+    assert not bench.scratch(out).exists()
 
 
 def test_a_kill_while_a_result_is_written_loses_no_other(out):
@@ -250,7 +322,7 @@ def test_a_kill_while_a_result_is_written_loses_no_other(out):
     def until_killed():
         def dying(path, data):
             if data.count(b"\n") == 1 + 3:  # the suite's line and three results
-                path.with_name(path.name + ".part").write_bytes(data[:100])
+                path.with_name(f"{path.name}.{os.getpid()}.part").write_bytes(data[:100])
                 toys.die()
             write(path, data)
 
@@ -271,7 +343,7 @@ def test_a_part_now_and_the_rest_later(tmp_path):
     once = bench.run(made, whole, workers=1)
     first = bench.run(made, parts, workers=1, only="RS")
     assert first.done == 4
-    assert len(list(bench.scratch(parts).iterdir())) == 2  # kept for the others
+    assert len(list(bench.scratch(parts).glob("*/journal.jsonl"))) == 2  # kept for the others
     second = bench.run(made, parts, workers=1)
     assert first.computed + second.computed == once.computed
     assert parts.read_bytes() == whole.read_bytes()
@@ -290,7 +362,8 @@ def test_ctrl_c_is_exit_code_3_and_the_same_command_continues(here):
     done = subprocess.run(command, env=toys.environment(), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     bench.run(read(), here / "whole.jsonl", workers=1)
-    assert (here / "results" / "mine.jsonl").read_bytes() == (here / "whole.jsonl").read_bytes()
+    whole, stopped = (results.read(file).studies for file in (here / "whole.jsonl", here / "results" / "mine.jsonl"))
+    assert [{**study, "versions": {}} for study in whole] == [{**study, "versions": {}} for study in stopped]
 
 
 def test_a_second_run_does_nothing_but_print(here, fedtuner, monkeypatch):
@@ -320,11 +393,58 @@ def test_results_of_other_settings_are_refused(here, fedtuner):
 def test_a_lost_state_is_a_clear_error(out):
     made = read(SUITE)
     bench.run(made, out, workers=1, only="RS")
-    for file in bench.scratch(out).glob("*/stops/*"):
+    for file in bench.scratch(out).glob("*/states/*"):
         file.unlink()
     report = bench.run(made, out, workers=1, only="SHA")
     assert report.failed
-    assert all(isinstance(error, StoreError) and "delete this folder" in str(error) for _, error in report.failed)
+    assert all(isinstance(error, StoreError) for _, error in report.failed)
+    assert all(re.search("is missing or damaged .*; or delete .*, and its rounds", str(e)) for _, e in report.failed)
+    assert len(results.read(out).studies) == 4
+    for folder in bench.scratch(out).glob("*/"):
+        shutil.rmtree(folder)
+    assert bench.run(made, out, workers=1).done == 4
+
+
+def test_two_processes_lose_no_line(tmp_path):
+    """Each does its part, and tries again where the other was at it; the file is that of one process."""
+    made, both = read(), tmp_path / "both.jsonl"
+    bench.run(made, tmp_path / "whole.jsonl", workers=1)
+
+    def done(only):
+        with contextlib.suppress(StoreError):
+            return bench.run(made, both, workers=1, only=only).failed == []
+
+    with ThreadPoolExecutor() as two:
+        codes = list(two.map(lambda only: toys.forked(lambda: toys.until(lambda: done(only))), ("RS", "SHA")))
+    assert codes == [0, 0]
+    assert both.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+def test_a_suite_that_is_running_is_left_alone(out):
+    bench.scratch(out).mkdir()
+    lock = Lock(bench.scratch(out))
+    with pytest.raises(StoreError, match=r"another 'fedtuner bench' is adding to .*mine\.jsonl: wait for it, stop it"):
+        bench.run(read(), out, workers=1)
+    assert not out.exists()
+    lock.release()
+    assert bench.run(read(), out, workers=1, only="RS").done == 4
+
+
+def test_what_others_have_done_meanwhile_is_not_done_again(out, monkeypatch):
+    """What is to be done is known before the lock is taken; by then another process may have done it."""
+    made, take = read(), bench.Lock
+
+    def late(folder):
+        monkeypatch.setattr(bench, "Lock", take)
+        results.update(out, made, *(study for study in whole.studies if study["labels"]["wrapper"] == "RS"))
+        return take(folder)
+
+    bench.run(made, out, workers=1)
+    whole, before = results.read(out), out.read_bytes()
+    out.unlink()
+    monkeypatch.setattr(bench, "Lock", late)
+    assert bench.run(made, out, workers=1).done == 4
+    assert out.read_bytes() == before
 
 
 # What is printed and what is kept
@@ -343,17 +463,17 @@ def test_results_are_made_to_be_committed(here, fedtuner):
         (tuple(entry.labels.values()), entry.seed) for entry in read().entries
     ]
     assert set(lines[0]["versions"]) >= {"fedtuner", "python", "numpy"}
-    assert lines[0]["versions"].get("commit", "") == results.commit()
+    assert lines[0]["versions"].get("commit", "") == commit()
     assert set(lines[0]["machine"]) == {"system", "cpu", "cores"}
 
 
 def test_json_is_for_programs(here, fedtuner):
     code, out, _ = fedtuner("bench", "mine.toml", "--workers", "1", "--only", "RS", "--json")
     assert code == 0
-    told = json.loads(out, parse_constant=pytest.fail)
-    assert told["run"]["done"] == 4
-    assert told["run"]["computed"] < told["run"]["asked"]
-    assert len(told["studies"]) == 4
+    printed = json.loads(out, parse_constant=pytest.fail)
+    assert printed["run"]["done"] == 4
+    assert printed["run"]["computed"] < printed["run"]["asked"]
+    assert len(printed["studies"]) == 4
 
 
 def test_a_dry_run_says_how_long_and_does_nothing(here, fedtuner):
@@ -361,27 +481,26 @@ def test_a_dry_run_says_how_long_and_does_nothing(here, fedtuner):
     assert code == 0
     assert "In all about" in out
     assert not (here / "results").exists()
-    told = json.loads(fedtuner("bench", "mine.toml", "--workers", "1", "--dry-run", "--json")[1])
-    problem = told["problems"][0]
+    printed = json.loads(fedtuner("bench", "mine.toml", "--workers", "1", "--dry-run", "--json")[1])
+    problem = printed["problems"][0]
     assert problem["studies"] == STUDIES
     assert 0 < problem["rounds"] < problem["asked"]
-    assert told["seconds"] > 0
+    assert printed["seconds"] > 0
     fedtuner("bench", "mine.toml", "--workers", "1", "--quiet")
     assert "All results are there." in fedtuner("bench", "mine.toml", "--dry-run")[1]
 
 
 def test_the_trial_times_several_arms(monkeypatch):
     """Batch sizes differ between arms, so the clients of one arm would not do, even where a few take all the time."""
-    entries = [entry for entry in read(SUITE.replace("[axes.wrapper]", 'engine = "sequential"\n[axes.wrapper]')).entries
-               if entry.name == "SHA / global / plain"]  # fmt: skip
+    entry = next(entry for entry in read().entries if entry.name == "SHA / global / plain")
     arms = []
-    monkeypatch.setattr(plan, "work_all", lambda setting, problem, jobs: arms.extend(job.arm for job in jobs))
-    plan.calibrate(entries, spec.load_problem("toys:problem"), seconds=0.0)
+    monkeypatch.setattr(Round, "work", lambda self, plan, job: arms.append(plan.arm))
+    plan.calibrate(entry, spec.load_problem("toys:problem"), seconds=0.0)
     assert len(arms) == 5
     assert len(set(arms)) > 2
 
 
-def test_the_rehearsal_expects_about_what_is_computed(out):
+def test_about_as_many_rounds_as_expected_are_computed(out):
     made = read()
     expected = sum(group.expected()[0] for group in plan.groups(made, out))
     computed = bench.run(made, out, workers=1).computed
@@ -390,7 +509,7 @@ def test_the_rehearsal_expects_about_what_is_computed(out):
 
 def test_a_round_in_which_clients_try_more_takes_longer(out, monkeypatch):
     """The calibrated family trains each client once; of the same rounds another trains it three times."""
-    monkeypatch.setattr(plan, "calibrate", lambda entries, problem: (1.0, 1.0))
+    monkeypatch.setattr(plan, "calibrate", lambda entry, problem: (1.0, 1.0))
 
     def estimate(fedex):
         text = SUITE.replace("plain = { fedex = false }", "one = { fedex = { k = 3 } }").replace("k = 3, eps", fedex)
@@ -398,7 +517,7 @@ def test_a_round_in_which_clients_try_more_takes_longer(out, monkeypatch):
         return found
 
     once, thrice = estimate("k = 3, eps"), estimate("tries = 3, k = 3, eps")
-    assert (once.rounds, once.tests) == (thrice.rounds, thrice.tests)
+    assert (once.rounds, once.evaluations) == (thrice.rounds, thrice.evaluations)
     assert thrice.seconds - once.seconds == pytest.approx(once.rounds / 2 * 2)  # half of the rounds, two trainings more
 
 
@@ -435,20 +554,25 @@ def test_a_sampler_that_learns_takes_part(out):
     made = read(text)
     bench.run(made, out, workers=1, only="TPE")
     for entry in (e for e in made.entries if e.labels["wrapper"] == "TPE"):
-        alone = entry.spec.study(None, 1)
-        driver.run(alone, False)
+        alone, winner = run_alone(entry)
         kept = result(out, entry)
-        assert kept["test"] == alone.evaluate("test")
-        assert kept["winner"]["client"] == alone.result()["client"]
+        assert (kept["test"], kept["winner"]) == (alone.evaluate("test"), winner)
 
 
 def test_the_ball_has_the_candidates_of_one_arm():
     table = {"problem": "toys:problem", "fedex": {"k": 4, "eps": 0.2}, "cohort": 3, "seed": 3}
-    whole = spec.parse(table).study(None, 1).arm(0)
-    ball = spec.parse({**table, "fedex": False, "sampler": {"kind": "ball", "eps": 0.2}}).study(None, 1)
-    assert [ball.arm(j).candidates for j in range(4)] == [(c,) for c in whole.candidates]
-    assert {json.dumps(ball.arm(j).server) for j in range(4)} == {json.dumps(whole.server)}
-    same = spec.parse({**table, "fedex": False, "sampler": {"kind": "ball", "eps": 0.0}}).study(None, 1)
-    assert same.arm(5).candidates == same.arm(0).candidates
+
+    def arms(**changed):
+        study = spec.parse({**table, **changed}).study(None, 1)
+        with Session(study.setup, study.problem, study.where) as session:
+            session.start(dict.fromkeys(range(6), Start()))
+            return session.journal.candidates, [arm.server for arm in session.journal.arms.values()]
+
+    whole, servers = arms()
+    ball, same_servers = arms(fedex=False, sampler={"kind": "ball", "eps": 0.2})
+    assert [ball[j] for j in range(4)] == [(candidate,) for candidate in whole[0]]
+    assert same_servers == [servers[0]] * 6
+    same, _ = arms(fedex=False, sampler={"kind": "ball", "eps": 0.0})
+    assert same[5] == same[0]
     with pytest.raises(SpecError, match=r"sampler\.eps = -1"):
         spec.parse({**table, "sampler": {"kind": "ball", "eps": -1}})

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedtuner.experiments import results, suite
-from fedtuner.federation import Client
+from fedtuner.federations import Client
 
 ROOT = Path(__file__).parent.parent.parent
 PAPER = ROOT / "benchmarks" / "paper"

@@ -1,9 +1,8 @@
-"""The file of a suite's results: its order, its errors, and what it says of the code that computed them."""
+"""The file of a suite's results: its order and its errors."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 
 import pytest
 
@@ -109,40 +108,3 @@ def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "results").write_text("")
     with pytest.raises(StoreError, match=r"cannot write .*mine\.jsonl"):
         results.update(tmp_path / "results" / "mine.jsonl", SUITE)
-
-
-@pytest.fixture
-def checkout(tmp_path, monkeypatch):
-    """A repository with this package in it, and a way to run git in it."""
-    package = tmp_path / "src" / "fedtuner" / "experiments"
-    package.mkdir(parents=True)
-    (package.parent / "__init__.py").write_text("")
-
-    def git(*arguments):
-        names = ("-c", "user.name=n", "-c", "user.email=e@x")
-        return subprocess.run(
-            ["git", *names, *arguments], cwd=tmp_path, check=True, capture_output=True, text=True
-        ).stdout.strip()
-
-    monkeypatch.setattr(results, "__file__", str(package / "results.py"))
-    results.commit.cache_clear()
-    yield package.parent, git
-    results.commit.cache_clear()
-
-
-def test_results_tell_the_commit_of_the_code(checkout):
-    package, git = checkout
-    assert results.commit() == ""  # no checkout
-    git("init", "-q")
-    results.commit.cache_clear()
-    assert results.commit() == ""  # the package is not the repository's
-    git("add", "src")
-    git("commit", "-qm", "one")
-    results.commit.cache_clear()
-    assert results.commit() == git("rev-parse", "--short=12", "HEAD")
-    (package.parent.parent / "results.csv").write_text("a result")  # changes elsewhere are no changes of the code
-    results.commit.cache_clear()
-    assert results.commit() == git("rev-parse", "--short=12", "HEAD") == results.versions()["commit"]
-    (package / "__init__.py").write_text("changed = 1")
-    results.commit.cache_clear()
-    assert results.commit() == git("rev-parse", "--short=12", "HEAD") + "+"

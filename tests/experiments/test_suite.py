@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fedtuner import spec
+from fedtuner.core.schedule import outline
 from fedtuner.errors import SpecError
 from fedtuner.experiments import suite
 from fedtuner.experiments.suite import merge, parse
+from fedtuner.run import spec
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -53,7 +54,7 @@ def test_a_suite_is_the_product_of_its_axes():
     assert first.labels == {"wrapper": "RS", "target": "global", "eps": "0.1"}
     assert first.spec.schedule.kind == "random_search"
     assert first.spec.schedule.budget == 30  # the base's, beside the axis' kind
-    assert first.spec.fedex.eps == 0.1
+    assert first.spec.tuner.eps == 0.1
     assert {e.seed for e in entries if e.labels["target"] == "personalized"} == {7}
     assert len({(e.name, e.seed) for e in entries}) == len(entries)
 
@@ -76,13 +77,33 @@ def test_arms_by_a_sampler_that_learns_are_shared_with_nobody():
     assert len({e.family for e in entries}) == len(entries)
 
 
+@pytest.mark.parametrize("kind", ["own_schedules:Population", "own_schedules:Race"])
+def test_arms_that_depend_on_scores_are_shared_with_nobody(kind):
+    """Children of the best arm, or rounds at which arms are compared that differ with the scores."""
+    entries = made(TEXT.replace('"random_search"', f'"{kind}"')).entries
+    by_wrapper = {name: [e.family for e in entries if e.labels["wrapper"] == name] for name in ("RS", "SHA")}
+    assert len(set(by_wrapper["RS"])) == len(by_wrapper["RS"]) == 6  # two targets with three seeds in all, eps
+    assert not set(by_wrapper["RS"]) & set(by_wrapper["SHA"])
+
+
+def test_arms_that_cool_down_are_shared_where_they_end_together():
+    text = TEXT.replace("cohort = 3", "cohort = 3\ncooling = 0.5")
+    same, other = (
+        {(e.labels["wrapper"], e.seed): e.family for e in made(text.replace("RS = {", more)).entries
+         if e.labels["eps"] == "0.1"}
+        for more in ("RS = {", "RS = { schedule.longest = 15,")
+    )  # fmt: skip
+    assert same["RS", 0] == same["SHA", 0]
+    assert other["RS", 0] != other["SHA", 0] == same["SHA", 0]
+
+
 def test_a_preset_is_where_the_settings_begin():
     text = (
         '[base]\npreset = "digits"\nschedule = { budget = 500, longest = 50 }\n[axes.k]\nkey = "fedex.k"\nvalues = [2]'
     )
     entry = made(text).entries[0]
     assert entry.spec.problem == "digits"
-    assert (entry.spec.schedule.budget, entry.spec.schedule.eta, entry.spec.fedex.k) == (500, 3, 2)
+    assert (entry.spec.schedule.budget, entry.spec.schedule.eta, entry.spec.tuner.k) == (500, 3, 2)
 
 
 def test_settings_above_win_one_by_one():
@@ -158,8 +179,8 @@ def test_the_table_has_the_papers_budgets_and_numbers(name):
     if name == "table1":
         for data, budget, longest in (("Shakespeare", 4000, 800), ("FEMNIST", 2000, 200), ("CIFAR-10", 4000, 800)):
             schedule = paper[f"{data} / SHA / personalized / + FedEx"].spec.schedule
-            assert (schedule.budget, schedule.longest, schedule.arms) == (budget, longest, 27)
-            assert paper[f"{data} / RS / global / plain"].spec.schedule.arms == budget // longest
+            assert (schedule.budget, schedule.longest, outline(schedule).arms) == (budget, longest, 27)
+            assert outline(paper[f"{data} / RS / global / plain"].spec.schedule).arms == budget // longest
     seeds = {data: {e.seed for e in read.entries if e.labels["data"] == data} for data in read.axes["data"]}
     assert len(seeds["MNIST by writer"]) >= 10
     assert min(map(len, seeds.values())) >= 5
@@ -171,8 +192,8 @@ def test_tuners_have_the_same_rounds_and_enough_arms_to_learn_from():
     pytest.importorskip("optuna")
     for entry in suite.read(PAPER / "tuners.toml").entries:
         schedule = entry.spec.schedule
-        assert 480 <= schedule.cost <= schedule.budget == 500, entry.name
-        assert not entry.spec.sampler.learns or schedule.arms >= 25, entry.name
+        assert 480 <= outline(schedule).cost <= schedule.budget == 500, entry.name
+        assert not entry.spec.sampler.learns or outline(schedule).arms >= 25, entry.name
 
 
 def test_the_control_differs_from_fedex_in_theta_alone():

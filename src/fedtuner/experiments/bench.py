@@ -7,6 +7,7 @@ of arms are in a folder beside the file of results; those of a family are delete
 
 from __future__ import annotations
 
+import glob
 import json
 import shutil
 import sys
@@ -21,7 +22,7 @@ from fedtuner.errors import ClientError, FedtunerError, Interrupted, StoreError,
 from fedtuner.experiments import results
 from fedtuner.experiments.compare import compare
 from fedtuner.experiments.family import Family
-from fedtuner.experiments.plan import Group, calibrate, groups, speedup
+from fedtuner.experiments.plan import Group, calibrate, families, groups, speedup
 from fedtuner.experiments.suite import Suite
 from fedtuner.experiments.tabulate import as_json as as_plain
 from fedtuner.experiments.tabulate import show
@@ -52,15 +53,15 @@ def run(
     suite: Suite, out: Path, workers: int | None = None, only: str | None = None, progress: TextIO | None = None
 ) -> Report:
     """Run what has no result yet and return what was done; ``progress`` is where the time left is said."""
-    if not groups(suite, out, only) and results.read(out).suite == suite.describe():
-        return Report()  # nothing is to be written
+    if not groups(suite, out, only) and not scratch(out).exists() and results.read(out).suite == suite.describe():
+        return Report()  # there is nothing to write
     with _alone(out):
         return _run(suite, out, workers, only, progress)
 
 
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
-    """Keep other processes from adding to these results. A scratch folder without any states is deleted afterwards."""
+    """Keep other processes from adding to these results; delete what a process that was killed has half written."""
     folder = scratch(out)
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,6 +72,8 @@ def _alone(out: Path) -> Iterator[None]:
                 f"another 'fedtuner bench' is adding to {out}: wait for it, stop it, or use another --out"
             ) from error
     try:
+        for part in out.parent.glob(f"{glob.escape(out.name)}.*.part"):
+            part.unlink()
         yield
     finally:
         if [file.name for file in folder.iterdir()] == ["lock"]:
@@ -79,8 +82,11 @@ def _alone(out: Path) -> Iterator[None]:
 
 
 def _run(suite: Suite, out: Path, workers: int | None, only: str | None, progress: TextIO | None) -> Report:
-    todo = groups(suite, out, only)
-    report = Report()
+    known = families(suite, out, only)
+    for group in known:
+        if not group.entries:  # its last result was written, and then the process was killed
+            shutil.rmtree(scratch(out) / group.name, ignore_errors=True)
+    todo, report = [group for group in known if group.asked], Report()
     results.update(out, suite)
     commit()  # of the code that runs: it may be another by the time that a study ends
     board = _Board(todo, workers or cores(), progress)

@@ -79,23 +79,27 @@ class Estimate:
     absent: str = ""  # why the problem cannot be loaded
 
 
-def groups(suite: Suite, out: Path, only: str | None = None) -> list[Group]:
-    """Return what there is to do, in its order."""
+def families(suite: Suite, out: Path, only: str | None = None) -> list[Group]:
+    """Return all families of a suite in the order in which they are run, also those with nothing left to do."""
     asked = [entry for entry in suite.entries if only is None or entry.matches(only)]
     if not asked:
         raise SpecError(f"--only {only!r} matches no study of the suite; names are such as {suite.entries[0].name!r}")
     unfinished = results.unfinished(out, suite)
-    families: dict[str, list[Entry]] = {}
+    found: dict[str, list[Entry]] = {}
     for entry in suite.entries:
-        families.setdefault(entry.family, []).append(entry)
+        found.setdefault(entry.family, []).append(entry)
     made = []
-    for family in families.values():
+    for family in found.values():
         entries = tuple(entry for entry in family if entry in unfinished)
         first = min(family, key=lambda entry: entry.name)
         made.append(Group(entries, tuple(entry for entry in entries if entry in asked), first))
     problems = list(dict.fromkeys(entry.spec.problem for entry in suite.entries))
-    todo = [group for group in made if group.asked]
-    return sorted(todo, key=lambda group: (problems.index(group.problem), group.first.seed))
+    return sorted(made, key=lambda group: (problems.index(group.problem), group.first.seed))
+
+
+def groups(suite: Suite, out: Path, only: str | None = None) -> list[Group]:
+    """Return the families in which there is something to do."""
+    return [group for group in families(suite, out, only) if group.asked]
 
 
 def estimate(suite: Suite, out: Path, workers: int | None = None, only: str | None = None) -> Iterator[Estimate]:
