@@ -64,7 +64,7 @@ class SamplerLaws:
                 assert configs == (past[id].arm.client, past[id].arm.server)
 
     def test_another_seed_proposes_other_arms(self) -> None:
-        """And so does another number, for a sampler that draws at all."""
+        """Two seeds of a study are two draws."""
         one, other = (self._past(_distance, seed=seed)[0].arm for seed in (0, 1))
         assert (one.client, one.server) != (other.client, other.server)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import shutil
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,10 +14,18 @@ import pytest
 
 import fedtuner as ft
 import toys
-from fedtuner import cli, driver, samplers, spec
-from fedtuner.arm import Arm
+from crashes import assert_same
+from fedtuner import samplers
+from fedtuner.core.records import Arm
+from fedtuner.core.schedule import outline
+from fedtuner.core.store import Done, Eliminated, Started, Won
 from fedtuner.errors import Interrupted, SpecError, StoreError
+from fedtuner.experiments import results
+from fedtuner.run import spec, study
+from fedtuner.run.store import Folder
+from fedtuner.run.store.lines import encode
 from fedtuner.samplers import Past, by_optuna
+from fedtuner.testing import SamplerLaws
 
 pytest.importorskip("optuna")
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -41,6 +48,34 @@ EVERY = [
     pytest.param("cmaes", ONE_BY_ONE, id="cmaes"),
     pytest.param("random", toys.SCHEDULE, id="random"),
 ]
+MEMBERS = {
+    "uniform": samplers.uniform,
+    "ball": samplers.Ball(),
+    "a wide ball": samplers.Ball(1.0),
+    "tpe": samplers.optuna("tpe", startup=3),
+    "gp": samplers.optuna("gp", startup=3),
+    "cmaes": samplers.optuna("cmaes"),
+    "random": samplers.optuna("random"),
+}
+
+
+@pytest.mark.parametrize(
+    "member",
+    [pytest.param(m, marks=pytest.mark.slow) if m == "gp" else m for m in MEMBERS],  # it fits for a second
+)
+class TestEverySampler(SamplerLaws):
+    arms = 6
+
+    @pytest.fixture(autouse=True)
+    def _choose(self, member):
+        self.member = member
+
+    def sampler(self):
+        return MEMBERS[self.member]
+
+
+def test_no_kind_of_optuna_is_left_out():
+    assert {s.kind for s in MEMBERS.values() if isinstance(s, samplers.Optuna)} == set(samplers.KINDS)
 
 
 def settings(kind, schedule, **changed):
@@ -54,10 +89,10 @@ def tune(kind, schedule, **changed):
 
 def arm(id, lr, server_lr=1.0):
     client = {"lr": lr, "batch": 4, "epochs": 2, "optimiser": "sgd", "weight_decay": 0.001}
-    return Arm(id, {"lr": server_lr, "gamma": 0.999}, (client,), 0.0)
+    return Arm(id, client, {"lr": server_lr, "gamma": 0.999})
 
 
-def ready(kind="tpe", n=30, best=0.1):
+def ready(n=30, best=0.1):
     """Arms whose score is how far their client.lr is from the best one."""
     rates = np.exp(np.random.default_rng(0).uniform(np.log(1e-3), 0, n))
     return [Past(arm(i, float(lr)), i, {3: abs(math.log(lr / best))}) for i, lr in enumerate(rates)]
@@ -69,23 +104,23 @@ def ready(kind="tpe", n=30, best=0.1):
 @pytest.mark.parametrize(("kind", "schedule"), EVERY)
 def test_the_number_of_workers_changes_nothing(tmp_path, kind, schedule):
     one, two = (tune(kind, schedule, workers=n, store=tmp_path / str(n)) for n in (1, 2))
-    assert one.arms == two.arms
-    assert len(one.arms) == schedule.arms
-    assert toys.files(tmp_path / "1") == toys.files(tmp_path / "2")
-    assert one.rounds_used == schedule.cost <= schedule.budget
+    assert one.journal.arms == two.journal.arms
+    assert len(one.journal.arms) == outline(schedule).arms
+    assert_same(tmp_path / "1", tmp_path / "2")
+    assert one.rounds_used == outline(schedule).cost <= schedule.budget
 
 
 @pytest.mark.parametrize(("kind", "schedule"), EVERY)
 def test_a_stopped_study_continues_to_the_same_arms(tmp_path, monkeypatch, kind, schedule):
     whole = tune(kind, schedule, store=tmp_path / "whole")
-    for stop in (1, 2 * schedule.cost // 3):
+    for stop in (1, 2 * outline(schedule).cost // 3):
         with monkeypatch.context() as patched:
-            patched.setattr(driver, "stoppable", partial(stopping, stop))
+            patched.setattr(study, "stoppable", partial(stopping, stop))
             with pytest.raises(Interrupted):
                 tune(kind, schedule, store=tmp_path / f"cut{stop}")
         again = tune(kind, schedule, store=tmp_path / f"cut{stop}", workers=2)
-        assert [again.arm(id) for id in range(schedule.arms)] == [whole.arm(id) for id in range(schedule.arms)]
-        assert toys.files(tmp_path / f"cut{stop}") == toys.files(tmp_path / "whole")
+        assert again.journal.arms == whole.journal.arms
+        assert_same(tmp_path / f"cut{stop}", tmp_path / "whole")
 
 
 @contextmanager
@@ -95,44 +130,38 @@ def stopping(after, ours):
     yield lambda: next(asked) > after
 
 
-def test_arms_are_a_function_of_what_was_before_whoever_asks_first():
-    done = tune("tpe", BOHB)
-    other = ft.tuning.prepare(**prepared("tpe", BOHB))
-    other.states, other.records = done.states, done.records
-    assert [other.arm(id) for id in reversed(range(BOHB.arms))] == [done.arm(id) for id in reversed(range(BOHB.arms))]
-
-
-def prepared(kind, schedule):
-    made = toys.settings(**settings(kind, schedule))
-    del made["progress"]
-    return made | {"target": "personalized", "seed": 0, "store": None, "cohorts": "independent"}
-
-
-def test_an_arm_whose_history_is_not_there_yet_is_refused():
-    study = ft.tuning.prepare(**prepared("tpe", BOHB))
-    study.arm(6)  # the first bracket needs none
-    with pytest.raises(SpecError, match=r"arm 7 is proposed when arm 0 has finished"):
-        study.arm(7)
-
-
-def test_proposals_are_written_down_and_read_back(tmp_path, monkeypatch):
+def test_arms_are_written_down_and_read_back(tmp_path, monkeypatch):
+    """Of a study whose rounds are lost, its arms are left: another Optuna would propose others."""
     whole = tune("tpe", ONE_BY_ONE, store=tmp_path / "s")
-    written = json.loads((tmp_path / "s" / "proposals.json").read_text())
-    assert [entry["id"] for entry in written] == list(range(ONE_BY_ONE.arms))
-    (tmp_path / "s" / "result.json").unlink()
-    shutil.rmtree(tmp_path / "s" / "arms")
-    (tmp_path / "s" / "arms").mkdir()
-    monkeypatch.setattr(by_optuna.Optuna, "propose", pytest.fail)  # another Optuna would propose something else
-    assert tune("tpe", ONE_BY_ONE, store=tmp_path / "s").arms == whole.arms
+    rewrite(tmp_path / "s", lambda event: None if isinstance(event, (Done, Eliminated, Won)) else event)
+    monkeypatch.setattr(by_optuna.Optuna, "propose", pytest.fail)
+    again = tune("tpe", ONE_BY_ONE, store=tmp_path / "s")
+    assert again.journal.arms == whole.journal.arms
+    assert repr(again.history) == repr(whole.history)
+
+
+def rewrite(folder, change):
+    """Change the events of a study's journal; None leaves one out."""
+    store = Folder(folder)
+    events = [changed for event in store.events() if (changed := change(event)) is not None]
+    store.journal.write_bytes(encode(events))
 
 
 def test_cmaes_refuses_to_go_on_from_arms_that_it_would_not_propose(tmp_path):
     tune("cmaes", ONE_BY_ONE, store=tmp_path / "s")
-    file = tmp_path / "s" / "proposals.json"
-    written = json.loads(file.read_text())[:-1]
-    written[2]["server"]["lr"] = 1.25
-    file.write_text(json.dumps(written))
-    (tmp_path / "s" / "arms" / f"{ONE_BY_ONE.arms - 1}.safetensors").unlink()
+    last = outline(ONE_BY_ONE).arms - 1
+
+    def another(event):
+        if isinstance(event, Started):
+            if event.arm.id == last:
+                return None
+            if event.arm.id == 2:
+                return replace(event, arm=replace(event.arm, server={**event.arm.server, "lr": 1.25}))
+        if isinstance(event, Done) and event.record.arm == last:
+            return None
+        return None if isinstance(event, (Eliminated, Won)) else event
+
+    rewrite(tmp_path / "s", another)
     with pytest.raises(StoreError, match=r"does not propose arm 2 again"):
         tune("cmaes", ONE_BY_ONE, store=tmp_path / "s")
 
@@ -144,10 +173,24 @@ def test_another_sampler_is_another_study(tmp_path):
 
 
 def test_uniform_arms_do_not_depend_on_the_schedule():
-    made = samplers.local(SPACE, ft.methods.fedavg, ft.FedEx(k=2), 0)
-    plain = toys.tune(space=SPACE, method=ft.methods.fedavg, fedex=ft.FedEx(k=2), schedule=BOHB)
-    assert plain.arms == {id: made(id) for id in range(BOHB.arms)}
-    assert "sampler" not in plain.describe()
+    one, other = (
+        toys.tune(space=SPACE, method=ft.methods.fedavg, fedex=ft.FedEx(k=2), schedule=schedule).journal
+        for schedule in (BOHB, ft.random_search(17, 1))
+    )
+    assert one.arms == other.arms
+    assert one.candidates == other.candidates
+    client, server = samplers.uniform.propose(SPACE, 0, 5, 0, ())
+    assert (one.arms[5].client | client, one.arms[5].server | server) == (one.arms[5].client, one.arms[5].server)
+
+
+def test_a_ball_is_the_candidates_of_arm_0():
+    """Its arms are what FedEx would try in the first arm: with its b, and the c_j that are drawn around its c_1."""
+    arms = [samplers.Ball(0.2).propose(SPACE, 3, id, 0, ()) for id in range(4)]
+    client, server = samplers.uniform.propose(SPACE, 3, 0, 0, ())
+    belief = ft.FedEx(k=4, eps=0.2).begin(Arm(0, client, server), SPACE, 3, None)
+    assert arms == [(candidate, server) for candidate in belief.candidates]
+    with pytest.raises(SpecError, match=r"sampler\.eps = -1"):
+        samplers.Ball(-1)
 
 
 # What is proposed
@@ -155,26 +198,23 @@ def test_uniform_arms_do_not_depend_on_the_schedule():
 
 @pytest.mark.parametrize(("kind", "schedule"), EVERY)
 def test_values_are_in_their_domains_and_candidates_near_the_centre(kind, schedule):
-    study = tune(kind, schedule, fedex=ft.FedEx(k=4, eps=0.1))
+    journal = tune(kind, schedule, fedex=ft.FedEx(k=4, eps=0.1)).journal
     reach = 0.1 * math.log(1e3) + 1e-9
-    for made in study.arms.values():
-        centre, *others = made.candidates
+    for id, made in journal.arms.items():
+        centre, *others = journal.candidates[id]
         assert all(centre[name] in domain for name, domain in SPACE.client.items())
         assert all(made.server[name] in domain for name, domain in SPACE.server.items())
         assert type(centre["batch"]) is type(centre["epochs"]) is int
         assert all(abs(math.log(other["lr"] / centre["lr"])) <= reach for other in others)
         assert len({other["lr"] for other in others}) == 3
-    assert len({(*made.candidates[0].values(), *made.server.values()) for made in study.arms.values()}) == schedule.arms
+    configs = {(*made.client.values(), *made.server.values()) for made in journal.arms.values()}
+    assert len(configs) == outline(schedule).arms
 
 
-def test_an_arms_centre_does_not_depend_on_fedex():
-    """With scores alike, which candidates FedEx tries around a proposal changes nothing about the proposal."""
-    past = ready()
-    proposals = []
-    for k in (1, 5):
-        make = samplers.local(SPACE, ft.methods.fedavg, ft.FedEx(k=k), 0, samplers.optuna("tpe"))
-        proposals.append([make(id, 30, past) for id in (30, 31)])
-    assert [(a.server, a.candidates[0]) for a in proposals[0]] == [(a.server, a.candidates[0]) for a in proposals[1]]
+def test_an_arms_own_configuration_does_not_depend_on_fedex():
+    """The first group's arms, which no score has reached, are the same with one candidate and with five."""
+    one, five = (tune("tpe", BOHB, fedex=ft.FedEx(k=k)).journal.arms for k in (1, 5))
+    assert [one[id] for id in range(7)] == [five[id] for id in range(7)]
 
 
 @pytest.mark.parametrize("kind", ["tpe", "gp"])
@@ -203,7 +243,7 @@ def test_cmaes_moves_toward_the_good_arms():
     for id in range(40):
         client, server = sampler.propose(space, 0, id, id, past)
         score = abs(math.log(client["lr"] / 0.5)) + abs(client["momentum"] - 0.9)
-        past.append(Past(Arm(id, server, (client,), 0.0), id, {3: score}))
+        past.append(Past(Arm(id, client, server), id, {3: score}))
     scores = [p.scores[3] for p in past]
     assert np.mean(scores[-10:]) < 0.5 * np.mean(scores[:10])
 
@@ -212,7 +252,7 @@ def test_arms_of_a_bracket_know_of_each_other():
     """A Gaussian process would propose its favourite again and again, were it not told who is running there."""
     past, sampler = ready(), samplers.optuna("gp")
     client, server = sampler.propose(SPACE, 0, 30, 30, past)
-    running = [*past, Past(Arm(30, server, (client,), 0.0), 30)]
+    running = [*past, Past(Arm(30, client, server), 30)]
     alone, knowing = (sampler.propose(SPACE, 0, 31, 30, known) for known in (past, running))
     assert alone != knowing
 
@@ -233,7 +273,7 @@ def test_arms_that_all_diverge_still_lead_to_a_proposal(kind):
     sampler, past = samplers.optuna(kind, startup=2), []
     for id in range(5):
         client, server = sampler.propose(SPACE, 0, id, id, past)
-        past.append(Past(Arm(id, server, (client,), 0.0), id, {3: math.inf}))
+        past.append(Past(Arm(id, client, server), id, {3: math.inf}))
         assert client["lr"] in SPACE.client["lr"]
 
 
@@ -325,17 +365,16 @@ BOHB = { sampler = "tpe", schedule = { kind = "hyperband", budget = 80, longest 
 """
 
 
-def test_a_suite_compares_them_at_equal_rounds(tmp_path, monkeypatch):
+def test_a_suite_compares_them_at_equal_rounds(tmp_path, fedtuner):
     """In a suite, whose studies share arms, each ends as it does alone; the budgets are used to a few rounds."""
-    monkeypatch.syspath_prepend(str(toys.TESTS))
     (tmp_path / "suite.toml").write_text(SUITE)
-    words = ["bench", str(tmp_path / "suite.toml"), "--out", str(tmp_path / "out"), "--workers", "1", "--quiet"]
-    assert cli.main(words) == 0
+    out = tmp_path / "suite.jsonl"
+    code, _, _ = fedtuner("bench", tmp_path / "suite.toml", "--out", out, "--workers", 1, "--quiet")
+    assert code == 0
     tables = spec.tomllib.loads(SUITE)
+    found = {study["labels"]["wrapper"]: study for study in results.read(out).studies}
     for name, settings in tables["axes"]["wrapper"].items():
-        kept = json.loads((tmp_path / "out" / "studies" / f"{name.lower()}_seed0.json").read_text())
-        alone = spec.parse(tables["base"] | settings).study(None, 1)
-        driver.run(alone, False)
-        assert kept["winner"]["arm"] == alone.best.arm
-        assert kept["winner"]["server"] == alone.best.server
+        alone = spec.parse(tables["base"] | settings).study(None, 1).run(False)
+        assert found[name]["winner"]["arm"] == alone.best.arm
+        assert found[name]["winner"]["server"] == alone.best.server
         assert 76 <= alone.rounds_used <= 80
