@@ -1,7 +1,8 @@
-"""A Flower network on the loopback interface: a SuperLink and SuperNodes as processes of their own.
+"""Flower networks of the commands that docs/flower.md prints: a SuperLink and SuperNodes as processes on this machine.
 
-``with network(folder, nodes=3) as net: net.run(app)`` starts them, waits until they are there, and ends all of them,
-whatever happens. They are the programs of the running Python's environment, or of ``bin``'s.
+``with Network(folder, "flower-superlink --insecure") as net`` takes the page's block with that text. Its commands are
+run as they are printed, but on free ports. All processes of a network end with the ``with`` block. They also end if
+this process dies: a watchdog then sees that the pipe to it is closed. This module is the watchdog's program too.
 """
 
 from __future__ import annotations
@@ -9,172 +10,106 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
-import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-MARK = "FEDTUNER_TEST_NETWORK"  # in the environment of every process of a network: none of them is overlooked
-START = 60.0  # seconds that a program may take to be there: two cores may be busy
-
-
-@dataclass(frozen=True)
-class Certificates:
-    """Files for TLS and for the authentication of SuperNodes: a key pair (private, public) for each node."""
-
-    authority: Path
-    certificate: Path
-    key: Path
-    nodes: tuple[tuple[Path, Path], ...] = ()
+MARK = "FEDTUNER_TEST_NETWORK"  # in the environment of all processes of a network, by which they are found
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "flower.md"
+# Everything that apps of the tests import, as if it were installed on every device: the tree under test comes first.
+PATHS = (ROOT / "src", ROOT / "tests", ROOT / "tests" / "flower", ROOT / "tests" / "flower" / "watch")
 
 
-class Network:
-    """The processes of a network, by name: ``link``, ``node-0``, ``node-1`` and so on."""
+def blocks(language: str) -> list[str]:
+    """Return the page's blocks in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
-    def __init__(
-        self, folder: Path, nodes: int, tls: Certificates | None, simulation: bool, bin: Path, paths: tuple[Path, ...]
-    ) -> None:
-        self.folder, self.nodes, self.tls, self.simulation = folder, nodes, tls, simulation
-        self.bin, self.paths = bin, paths
-        self.port = free_port()
-        self.connection = "fleet"  # the SuperLink's name for ``flwr``
-        self.mark = uuid.uuid4().hex
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    # programs
+class Processes:
+    """Processes that end with this object's ``with`` block, or with this process, and all that they have started."""
 
-    def environment(self, name: str) -> dict[str, str]:
-        """Return the environment of a process; each has its own FLWR_HOME, as on devices of their own."""
-        home = self.folder / "home" / name
-        home.mkdir(parents=True, exist_ok=True)
+    def __init__(self, folder: Path, bin: Path) -> None:
+        self.folder, self.bin = folder, bin
+        self.mark = f"{os.getpid()}-{time.time_ns()}"
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Any:
+        self._watchdog = subprocess.Popen(
+            [sys.executable, "-S", __file__, self.mark], stdin=subprocess.PIPE, start_new_session=True
+        )
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for name in list(self.running):
+            self.kill(name)
+        assert self._watchdog.stdin is not None
+        self._watchdog.stdin.close()
+        self._watchdog.wait()
+        assert not marked(self.mark), "processes of the tests are left"
+
+    def environment(self, home: str) -> dict[str, str]:
+        """Return the environment of a process; each device has an FLWR_HOME of its own."""
+        folder = self.folder / "home" / home
+        folder.mkdir(parents=True, exist_ok=True)
         return {
-            **{k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")},
+            **{k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTEST_CURRENT_TEST")},
             "PATH": os.pathsep.join([str(self.bin), os.environ.get("PATH", "")]),
-            "FLWR_HOME": str(home),
+            "PYTHONPATH": os.pathsep.join(map(str, PATHS)),
+            "FLWR_HOME": str(folder),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",  # seconds until a waiting app is started; Flower's is 1
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3",  # seconds until a waiting app is started; Flower's is 1
             "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(map(str, self.paths)),
-            "WATCHED": str(self.folder / "torch.txt"),  # see watch/sitecustomize.py
             "RAY_USAGE_STATS_ENABLED": "0",
+            "WATCHED": str(self.folder / "torch.txt"),  # see watch/sitecustomize.py
             MARK: self.mark,
         }
 
     def start(self, name: str, *command: str, home: str | None = None) -> None:
-        """Start a program of Flower's in the background, its output in a file of its name."""
-        with (self.folder / f"{name}.log").open("ab") as log:
-            self.processes[name] = subprocess.Popen(
-                [str(self.bin / command[0]), *command[1:]],
-                cwd=self.folder, env=self.environment(home or name), stdin=subprocess.DEVNULL, stdout=log,
+        """Start a program in the background, its output in ``NAME.log``."""
+        with (self.folder / f"{name}.log").open("wb") as log:
+            self.running[name] = subprocess.Popen(
+                command, cwd=self.folder, env=self.environment(home or name), stdin=subprocess.DEVNULL, stdout=log,
                 stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
 
-    def flwr(self, *arguments: str, timeout: float = 60.0) -> str:
-        """Run a ``flwr`` command to its end and return what it printed."""
+    def call(self, *command: str) -> str:
+        """Run a program to its end and return its output."""
         done = subprocess.run(
-            [str(self.bin / "flwr"), *arguments],
-            cwd=self.folder, env=self.environment("user"), capture_output=True, text=True, timeout=timeout,
-        )  # fmt: skip
-        assert done.returncode == 0, f"flwr {' '.join(arguments)}:\n{done.stdout}{done.stderr}\n{self.logs()}"
+            command, cwd=self.folder, env=self.environment("user"), capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, f"{shlex.join(command)}:\n{done.stdout}{done.stderr}\n{self.logs()}"
         return done.stdout
 
-    # the SuperLink and the SuperNodes
-
-    def start_link(self) -> None:
-        """Start the SuperLink and wait until it answers."""
-        options = ["--database", str(self.folder / "link.db"), "--host", "127.0.0.1", "--port", str(self.port)]
-        if self.tls is None:
-            options.append("--insecure")
-        else:
-            options += ["--ssl-ca-certfile", str(self.tls.authority), "--ssl-certfile", str(self.tls.certificate)]
-            options += ["--ssl-keyfile", str(self.tls.key)] + ["--enable-supernode-auth"] * bool(self.tls.nodes)
-        options += ["--simulation"] * self.simulation
-        self.start("link", "flower-superlink", "--disable-runtime-dependency-installation", *options)
-        self.wait(lambda: self.alive("link") and self.healthy(), "the SuperLink does not answer")
-
-    def start_node(self, i: int) -> None:
-        """Start SuperNode ``i``; ``wait_for_nodes`` tells when it is there."""
-        options = ["--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1", "--port", str(free_port())]
-        if self.tls is None:
-            options.append("--insecure")
-        else:
-            options += ["--root-certificates", str(self.tls.authority)]
-            if i < len(self.tls.nodes):
-                options += ["--auth-supernode-private-key", str(self.tls.nodes[i][0])]
-        config = f"partition-id={i} num-partitions={self.nodes}"
-        self.start(f"node-{i}", "flower-supernode", *options, "--node-config", config)
-
     def kill(self, name: str) -> None:
-        """End a program and all that it started at once, as a loss of power would."""
-        process = self.processes.pop(name)
-        children = descendants(process.pid)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        for child in children:  # the SuperLink starts its helper in a session of its own
+        """End a program and all that it has started without notice, as a loss of power would."""
+        process = self.running.pop(name)
+        for pid in [*descendants(process.pid), process.pid]:  # the SuperLink's SuperExec has a session of its own
             with suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
         process.wait()
 
-    def wait_for_nodes(self, count: int) -> None:
-        """Wait until so many SuperNodes are online."""
-        self.wait(
-            lambda: sum(node["status"] == "online" for node in self.supernodes()) == count,
-            f"there are not {count} SuperNodes online",
-        )
-
-    def supernodes(self) -> list[dict[str, str]]:
-        """Return what the SuperLink knows of its SuperNodes."""
-        return list(json.loads(self.flwr("supernode", "list", "fleet", "--format", "json"))["nodes"])
-
-    # runs
-
-    def launch(self, app: Path, name: str = "run", **config: object) -> None:
-        """Start ``flwr run APP --stream`` in the background, its output in ``NAME.log``."""
-        command = ["flwr", "run", str(app), "fleet", "--stream"]
-        if config:
-            command += ["--run-config", " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())]
-        if self.simulation:
-            command += ["--federation-config", f"num-supernodes={self.nodes}"]
-        (self.folder / f"{name}.log").unlink(missing_ok=True)
-        self.start(name, *command, home="user")
-
-    def run(self, app: Path, timeout: float = 180.0, name: str = "run", **config: object) -> str:
-        """Run an app to its end and return its log; an app that fails is an error."""
-        self.launch(app, name, **config)
-        return self.finish(name, timeout)
-
-    def finish(self, name: str = "run", timeout: float = 180.0) -> str:
-        """Wait for the end of a run that was launched, see that it ended well, and return its log."""
-        with suppress(subprocess.TimeoutExpired):
-            self.processes.pop(name).wait(timeout)
-        log = self.log(name)
-        found = re.search(r"started run (\d+)", log)
-        assert found, f"the run did not start:\n{log}\n{self.logs()}"
-        shown = json.loads(self.flwr("list", self.connection, "--run-id", found.group(1), "--format", "json"))
-        status = shown["runs"][0]["status"]
-        assert status == "finished:completed", f"the run is {status}:\n{log}\n{self.logs()}"
-        return log
-
-    def imported_torch(self) -> list[str]:
-        """Return the programs that have imported torch, where ``watch`` is among the paths."""
-        return self.log_of("torch.txt").split()
+    def wait(self, ready: Callable[[], bool], otherwise: str, timeout: float = 300.0) -> None:
+        """Wait for a condition; fail with the logs if it does not become true in time."""
+        end = time.monotonic() + timeout
+        while not ready():
+            assert time.monotonic() < end, f"{otherwise} after {timeout:g} s:\n{self.logs()}"
+            time.sleep(0.2)
 
     def log(self, name: str) -> str:
-        """Return what a program or a run has printed so far."""
-        return self.log_of(f"{name}.log")
+        """Return what a program has printed so far."""
+        return self.text(f"{name}.log")
 
-    def log_of(self, name: str) -> str:
-        """Return the text of a file in the network's folder; there need not be one."""
+    def text(self, name: str) -> str:
+        """Return the text of a file in the folder, or nothing if there is none."""
         path = self.folder / name
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -182,76 +117,110 @@ class Network:
         """Return the end of every program's output, for the message of a failure."""
         return "\n".join(f"--- {p.name}\n{p.read_text(errors='replace')[-3000:]}" for p in self.folder.glob("*.log"))
 
-    # the rest
 
-    def write_user_config(self) -> None:
-        """Tell ``flwr`` where the SuperLink is, as a user does in FLWR_HOME/config.toml."""
-        how = "insecure = true" if self.tls is None else f'root-certificates = "{self.tls.authority}"'
-        text = f'[superlink.fleet]\naddress = "127.0.0.1:{self.port}"\n{how}\n'
-        (Path(self.environment("user")["FLWR_HOME"]) / "config.toml").write_text(text)
+class Network(Processes):
+    """The processes of a printed block: ``link``, ``node-0``, ``node-1``, ... and runs under names of their own.
+
+    With ``engine`` the block is the one for Flower's simulation engine, and ``engine`` its environment: ``flwr run``
+    starts a SuperLink by itself, and there are no SuperNodes.
+    """
+
+    def __init__(self, folder: Path, containing: str, engine: Path | None = None) -> None:
+        super().__init__(folder, (engine / "bin") if engine else Path(sys.executable).parent)
+        (block,) = [text for text in blocks("sh") if containing in text]
+        ports = {number: str(free_port()) for number in ("9091", "9101", "9102", "9103")}
+        self.port = int(ports["9091"])
+        self._superlink, self._more = (
+            ("local", ["--federation-config", "num-supernodes=3"]) if engine else ("fleet", [])
+        )
+        (folder / "examples").symlink_to(ROOT / "examples")
+        self.preparation: list[list[str]] = []
+        self.printed: dict[str, list[str]] = {}
+        for line in _replaced(block, ports).splitlines():
+            command = shlex.split(line)
+            nodes = sum(name.startswith("node-") for name in self.printed)
+            names = {"flower-superlink": "link", "flower-supernode": f"node-{nodes}"}
+            if command[:2] == ["flwr", "run"]:
+                self.printed["run"] = command
+            elif command[0] in names:
+                self.printed[names[command[0]]] = command
+            else:
+                self.preparation.append(command)
+        if not engine:
+            (entry,) = [text for text in blocks("ini") if ("insecure" in text) == ("--insecure" in block)]
+            entry = _replaced(entry, ports).replace("/path/to", str(folder))
+            (Path(self.environment("user")["FLWR_HOME"]) / "config.toml").write_text(entry)
+
+    @property
+    def nodes(self) -> list[str]:
+        """The names of the SuperNodes."""
+        return [name for name in self.printed if name.startswith("node-")]
+
+    def start_link(self) -> None:
+        """Run the page's command for the SuperLink, and wait until it listens."""
+        for command in self.preparation:
+            if command[0] == "python":
+                self.call(sys.executable, *command[1:])
+        self.start_printed("link")
+        self.wait(lambda: self.alive("link") and self.listening(), "the SuperLink does not listen")
+
+    def start_nodes(self) -> None:
+        """Register the SuperNodes, if the page does so, and start them."""
+        for command in self.preparation:
+            if command[0] == "flwr":
+                self.call(*command)
+        for name in self.nodes:
+            self.start_printed(name)
+
+    def wait_for_nodes(self) -> None:
+        """Wait until all SuperNodes are connected."""
+        self.wait(
+            lambda: all(self.alive(name) and "SuperNode ID:" in self.log(name) for name in self.nodes),
+            "not all SuperNodes are connected",
+        )
+
+    def start_printed(self, name: str) -> None:
+        """Run the page's command of this name in the background."""
+        self.start(name, *self.printed[name], home="user" if name == "run" else None)
+
+    def launch(self, app: Path, name: str, **config: object) -> None:
+        """Start ``flwr run APP`` in the background, its output in ``NAME.log``."""
+        values = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
+        command = ["flwr", "run", str(app), self._superlink, "--stream", *self._more, "--run-config", values]
+        self.start(name, *command, home="user")
+
+    def finish(self, name: str, timeout: float = 300.0) -> str:
+        """Wait for the end of a run, check that it is completed, and return its log; more than once, if need be."""
+        if name not in self.running:
+            return self.log(name)
+        with suppress(subprocess.TimeoutExpired):
+            self.running[name].wait(timeout)
+        log = self.log(name)
+        found = re.search(r"started run (\d+)", log)
+        assert found, f"the run did not start:\n{log}\n{self.logs()}"
+        shown = self.call("flwr", "list", self._superlink, "--run-id", found.group(1), "--format", "json")
+        status = json.loads(shown)["runs"][0]["status"]
+        assert status == "finished:completed", f"the run is {status}:\n{log}\n{self.logs()}"
+        del self.running[name]
+        return log
 
     def alive(self, name: str) -> bool:
-        """Return whether a program is running; say what it printed if it is not."""
-        assert self.processes[name].poll() is None, f"{name} ended:\n{self.logs()}"
+        """Return whether a program runs; fail with the logs if it has ended."""
+        assert self.running[name].poll() is None, f"{name} ended:\n{self.logs()}"
         return True
 
-    def healthy(self) -> bool:
-        """Return whether the SuperLink answers."""
-        trust = None if self.tls is None else ssl.create_default_context(cafile=str(self.tls.authority))
-        scheme = "http" if self.tls is None else "https"
-        try:
-            with urllib.request.urlopen(f"{scheme}://127.0.0.1:{self.port}/health", timeout=2, context=trust) as answer:
-                return bool(answer.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
+    def listening(self) -> bool:
+        """Return whether the SuperLink accepts connections."""
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
-    def wait(self, ready: Callable[[], bool], otherwise: str, timeout: float = START) -> None:
-        """Wait until something is so; fail with the logs if it is not so in time."""
-        end = time.monotonic() + timeout
-        while not ready():
-            assert time.monotonic() < end, f"{otherwise} after {timeout:g} s:\n{self.logs()}"
-            time.sleep(0.2)
-
-    def stop(self) -> None:
-        """End every process of the network."""
-        for name in list(self.processes):
-            self.kill(name)
-        end = time.monotonic() + 10
-        while (left := marked(self.mark)) and time.monotonic() < end:  # one that is ending may have started another
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.05)
+    def imported_torch(self) -> set[str]:
+        """Return the programs that have imported torch."""
+        return set(self.text("torch.txt").split())
 
 
-@contextmanager
-def network(
-    folder: Path,
-    nodes: int = 3,
-    tls: Certificates | None = None,
-    simulation: bool = False,
-    bin: Path | None = None,
-    paths: tuple[Path, ...] = (),
-) -> Iterator[Network]:
-    """Start a SuperLink and SuperNodes, give the network, and end all of it.
-
-    With ``simulation`` there are no SuperNodes: runs use Flower's simulation engine with so many virtual ones. Modules
-    in ``paths`` can be imported by all of them, as if they were installed on every device.
-    """
-    net = Network(folder, nodes, tls, simulation, bin or Path(sys.executable).parent, paths)
-    net.write_user_config()
-    try:
-        net.start_link()
-        if not simulation:
-            if tls is not None:
-                for _, public in tls.nodes:
-                    net.flwr("supernode", "register", str(public), "fleet")
-            for i in range(nodes):
-                net.start_node(i)
-            net.wait_for_nodes(nodes)
-        yield net
-    finally:
-        net.stop()
+def _replaced(text: str, ports: Mapping[str, str]) -> str:
+    return re.sub(r"\b9\d{3}\b", lambda found: ports[found.group()], text)
 
 
 def free_port() -> int:
@@ -270,7 +239,7 @@ def environments() -> Iterator[tuple[int, Mapping[bytes, bytes]]]:
 
 
 def marked(mark: str) -> list[int]:
-    """Return the processes of a network."""
+    """Return the processes with this mark."""
     return [pid for pid, environment in environments() if environment.get(MARK.encode()) == mark.encode()]
 
 
@@ -286,3 +255,18 @@ def descendants(pid: int) -> list[int]:
         found += new
         new = [child for parent in new for child in parents.get(parent, [])]
     return found
+
+
+def watch_over(mark: str) -> None:
+    """Wait for the other end of the pipe to close, then kill all processes with this mark."""
+    sys.stdin.read()
+    end = time.monotonic() + 20
+    while (left := marked(mark)) and time.monotonic() < end:  # a process that ends may have started another
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    watch_over(sys.argv[1])

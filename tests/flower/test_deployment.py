@@ -1,101 +1,129 @@
-"""The real thing: a SuperLink and SuperNodes as processes that talk over the network, and are killed in mid-run."""
+"""Two Flower networks, insecure and with TLS, as docs/flower.md starts them: all apps run on them; parts are killed.
+
+A round of a trivial app takes five seconds or more, most of it waiting (a SuperNode looks for messages every 3 s and
+starts a process for each). So all runs go through two networks, several at a time, and the tests are one group for
+pytest-xdist, and one file: they wait while the other tests compute.
+"""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedtuner[flower]'")
 
-from deployed import CLIENTS, outcome, tune
-from network import Certificates, Network, marked, network
+from deployed import CLIENTS, TOY, check, outcome, records, tune
+from network import Network, free_port
 
 import fedtuner as ft
-from toys import TESTS, Softmax
+from toys import Softmax
 
-pytestmark = pytest.mark.slow
-
-APP = TESTS / "flower" / "toyapp"
-PATHS = (TESTS, TESTS / "flower")
-CERTIFICATES = TESTS.parent / "examples" / "flower-tls" / "certificates.py"
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower-network")]
 
 
-@pytest.fixture(scope="module")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What the study finds on the same clients in this process."""
-    store = tmp_path_factory.mktemp("simulated") / "store"
-    tune(ft.Simulation(Softmax(), CLIENTS), 3, 2, 2, store).evaluate("test")
+@pytest.fixture(scope="session")
+def networks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Network, Network]]:
+    """Both networks. What can run without a test's doing begins at once."""
+    folders = [tmp_path_factory.mktemp(name) for name in ("insecure", "tls")]
+    with (
+        Network(folders[0], "flower-superlink --insecure") as insecure,
+        Network(folders[1], "--enable-supernode-auth") as tls,
+    ):
+        for net in (insecure, tls):
+            net.start_link()
+        for net in (insecure, tls):
+            net.start_nodes()
+        insecure.wait_for_nodes()
+        insecure.launch(TOY, "first", store=str(folders[0] / "toy"))
+        tls.wait_for_nodes()
+        tls.start_printed("run")
+        tls.launch(TOY, "toy", store=str(folders[1] / "toy"), arms=1, evaluate=False)
+        yield insecure, tls
+
+
+@pytest.fixture(scope="session")
+def insecure(networks: tuple[Network, Network]) -> Network:
+    return networks[0]
+
+
+@pytest.fixture(scope="session")
+def tls(networks: tuple[Network, Network]) -> Network:
+    return networks[1]
+
+
+def simulated(store: Path, arms: int, evaluate: bool) -> dict[str, bytes]:
+    """Return what the toy study finds on the same clients in this process."""
+    study = tune(ft.Simulation(Softmax(), CLIENTS), arms, 2, store)
+    if evaluate:
+        study.evaluate("test")
     return outcome(store)
 
 
-@pytest.fixture(scope="module")
-def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
-    """A network that is encrypted and lets in only the SuperNodes that are registered."""
-    folder = tmp_path_factory.mktemp("closed")
-    keys = folder / "keys"
-    subprocess.run([sys.executable, str(CERTIFICATES), str(keys), "--nodes", "3"], check=True, capture_output=True)
-    pairs = tuple((keys / f"node-{i}", keys / f"node-{i}.pub") for i in range(3))
-    tls = Certificates(keys / "ca.crt", keys / "server.crt", keys / "server.key", pairs)
-    with network(folder, nodes=3, tls=tls, paths=PATHS) as net:
-        yield net
-    assert not marked(net.mark), "processes of the network are left"
-
-
-def records(store: Path) -> list[dict[str, Any]]:
-    """What the store knows of each round so far; the line that is being written is not whole yet."""
-    journal = store / "journal.jsonl"
-    lines = journal.read_text().split("\n")[:-1] if journal.exists() else []
-    return [json.loads(line) for line in lines]
-
-
-def test_the_superlink_dies_and_the_next_run_goes_on_to_the_same_end(
-    shared: Network, simulated: dict[str, bytes], tmp_path: Path
-) -> None:
-    store = tmp_path / "store"
-    shared.launch(APP, "first", store=str(store))
-    shared.wait(lambda: len(records(store)) >= 1, "no round was finished", 120)
-    shared.kill("link")  # and with it the ServerApp
-    shared.kill("first")
-    done = records(store)
-    assert 1 <= len(done) < 3
+@pytest.fixture(scope="session")
+def restarted(insecure: Network) -> Network:
+    """The insecure network after its SuperLink was killed during a run, and started again: two runs are under way."""
+    store = insecure.folder / "toy"
+    insecure.wait(lambda: len(records(store)) >= 1, "no round was finished")
+    insecure.kill("link")  # and with it the ServerApp
+    insecure.kill("first")
+    assert 1 <= len(records(store)) < 3
     assert not (store / "result.json").exists()
-
-    shared.start_link()
-    shared.wait_for_nodes(3)
-    shared.run(APP, store=str(store))
-    assert outcome(store) == simulated
-
-
-def test_only_registered_supernodes_are_let_in(closed: Network) -> None:
-    closed.start_node(3)  # with a key of its own making
-    closed.wait(lambda: closed.processes["node-3"].poll() is not None, "the stranger was let in")
-    assert "must be registered" in closed.log("node-3")
+    insecure.start_link()
+    insecure.start_printed("run")
+    insecure.launch(TOY, "second", store=str(store))
+    return insecure
 
 
-def test_over_tls_theta_scores_and_weights_equal_those_of_a_simulation(
-    closed: Network, simulated: dict[str, bytes], tmp_path: Path
-) -> None:
-    closed.run(APP, store=str(tmp_path / "store"))
-    assert outcome(tmp_path / "store") == simulated
+def test_the_superlink_dies_and_the_next_run_continues_to_the_same_bits(restarted: Network, tmp_path: Path) -> None:
+    restarted.finish("second")
+    assert outcome(restarted.folder / "toy") == simulated(tmp_path / "here", arms=2, evaluate=True)
 
 
-def test_in_mid_run_one_supernode_is_killed_and_another_restarts(tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    with network(tmp_path, nodes=3, paths=PATHS) as net:
-        net.launch(APP, store=str(store), cohort=3, least=2, deadline=40.0, evaluate=False)
-        net.wait(lambda: len(records(store)) >= 1, "no round was finished", 120)
-        net.kill("node-1")
-        net.kill("node-2")
-        net.start_node(1)
-        net.finish()
-    assert len(records(store)) == 3
-    assert (3, 1) in [(record["clients"], record["dropped"]) for record in records(store)]
+def test_the_printed_commands_tune_the_quickstart(restarted: Network) -> None:
+    log = restarted.finish("run")
+    check(log, restarted.folder / "runs" / "devices")  # a relative store lies where the SuperLink was started
+    assert "flwr-clientapp" in restarted.imported_torch()
+
+
+def test_during_a_run_one_supernode_is_killed_and_another_restarts(restarted: Network) -> None:
+    for name in ("second", "run"):  # they need all SuperNodes
+        restarted.finish(name)
+    store = restarted.folder / "killed"
+    restarted.launch(TOY, "killed", store=str(store), arms=1, cohort=3, least=2, deadline=45.0, evaluate=False)
+    restarted.wait(lambda: len(records(store)) >= 1, "no round was finished")
+    restarted.kill("node-1")
+    restarted.kill("node-2")
+    restarted.start_printed("node-1")
+    restarted.finish("killed")
+    assert [(record["clients"], record["dropped"]) for record in records(store)] == [(3, 0), (3, 1)]
     faults = [json.loads(line) for line in (store / "fleet.jsonl").read_text().splitlines()]
     assert ("timeout", "phone2") in [(fault["kind"], fault.get("client")) for fault in faults]
     assert any(fault["kind"] == "moved" and "phone1" in fault["what"] for fault in faults)
+
+
+def test_the_printed_commands_tune_the_example_with_sklearn_over_tls(tls: Network) -> None:
+    check(tls.finish("run"), tls.folder / "runs" / "tls")
+
+
+def test_over_tls_theta_scores_and_weights_equal_those_of_a_simulation(tls: Network, tmp_path: Path) -> None:
+    tls.finish("toy")
+    assert outcome(tls.folder / "toy") == simulated(tmp_path / "here", arms=1, evaluate=False)
+
+
+def test_neither_sklearn_nor_numpy_apps_import_torch(tls: Network) -> None:
+    for name in ("run", "toy"):
+        tls.finish(name)
+    assert not tls.imported_torch()  # the test of the quickstart shows that it would be seen
+
+
+def test_only_registered_supernodes_are_let_in(tls: Network) -> None:
+    command = list(tls.printed["node-0"])
+    at = command.index("--auth-supernode-private-key")
+    del command[at : at + 2]  # it then makes a key of its own
+    command[command.index("--port") + 1] = str(free_port())
+    tls.start("stranger", *command)
+    tls.wait(lambda: tls.running["stranger"].poll() is not None, "the stranger was let in")
+    assert "must be registered" in tls.log("stranger")

@@ -1,4 +1,4 @@
-"""The Flower examples: what a user has to write, and that they run on SuperNodes."""
+"""What a user has to write to tune a Flower app; that the examples run is tested in test_deployment.py."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedtuner[flower]'")
 
-from deployed import EXAMPLES, PAGE, QUICKSTART, check
-from network import Network
-
-from test_docs import blocks
+from deployed import QUICKSTART
+from network import blocks
 
 
 def changed(before: Path, after: Path) -> list[str]:
@@ -34,14 +32,6 @@ def test_what_a_user_writes_is_short() -> None:
 
 def test_documentation_shows_the_lines_that_a_user_writes() -> None:
     lines = {line[0] + line[2:] for line in changed(QUICKSTART / "before", QUICKSTART / "after")}
-    shown = [line for block in blocks(PAGE, "diff") for line in block.splitlines()]
+    shown = [line for block in blocks("diff") for line in block.splitlines()]
     assert len(shown) > 10
     assert not set(shown) - lines
-
-
-@pytest.mark.slow
-def test_sklearn_on_supernodes_without_torch(shared: Network, tmp_path: Path) -> None:
-    before = shared.imported_torch()
-    log = shared.run(EXAMPLES / "flower-sklearn", rounds=2, store=str(tmp_path / "store"))
-    check(log, tmp_path / "store")
-    assert shared.imported_torch() == before

@@ -1,10 +1,11 @@
-"""The examples in Flower's simulation engine, which has an environment of its own: it pins another Ray."""
+"""The examples in Flower's simulation engine, which has an environment of its own: it pins another Ray.
+
+All runs go through the SuperLink that the command in docs/flower.md starts.
+"""
 
 from __future__ import annotations
 
-import json
 import math
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,17 +13,17 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedtuner[flower]'")
 
-from deployed import CLIENTS, EXAMPLES, PAGE, QUICKSTART, check, outcome, tune
-from network import Network, free_port, marked, network
+from deployed import CLIENTS, QUICKSTART, SECURE, TOY, check, outcome, records, tune
+from network import Network, free_port
 
 import fedtuner as ft
-from test_docs import blocks
 from toys import TESTS, Softmax
 
 ENVIRONMENT = TESTS.parent / ".venv-flower"
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.xdist_group("flower-simulation"),
     pytest.mark.skipif(
         not (ENVIRONMENT / ".ready").exists(),
         reason="Flower's simulation engine is not set up: make flower-simulation",
@@ -30,58 +31,53 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def net(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
-    paths = (TESTS, TESTS / "flower")
-    folder = tmp_path_factory.mktemp("simulation")
-    with network(folder, nodes=3, simulation=True, bin=ENVIRONMENT / "bin", paths=paths) as made:
-        yield made
-    assert not marked(made.mark), "processes of the network are left"
-
-
-def test_quickstart_before(net: Network) -> None:
-    assert "accuracy: 0." in net.run(QUICKSTART / "before", rounds=2)
-
-
-def test_sklearn(net: Network, tmp_path: Path) -> None:
-    check(net.run(EXAMPLES / "flower-sklearn", rounds=2, store=str(tmp_path / "store")), tmp_path / "store")
-
-
-def test_quickstart_by_the_printed_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (block,) = [text for text in blocks(PAGE, "sh") if "num-supernodes=" in text]
-    activate, export, run = (shlex.split(line) for line in block.splitlines())
-    assert activate == [".", ".venv-flower/bin/activate"]  # what bin= does here
-    name, _, value = export[1].partition("=")
-    net = Network(tmp_path, 3, None, True, ENVIRONMENT / "bin", ())
-    net.connection = "local"  # a SuperLink that ``flwr run`` starts by itself
-    net.port = free_port()
-    for key, text in (
-        (name, value),
-        ("FLWR_LOCAL_SUPERLINK_HTTP_API_PORT", str(net.port)),
-        ("FLWR_LOCAL_CONTROL_API_PORT", str(free_port())),
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
+    """The SuperLink that the printed command starts; two runs at a time, as there are two cores."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        Network(tmp_path_factory.mktemp("engine"), "num-supernodes=", ENVIRONMENT) as net,
     ):
-        monkeypatch.setenv(key, text)
-    (tmp_path / "examples").symlink_to(EXAMPLES)
-    try:
-        net.start("run", *run, home="user")
-        check(net.finish(), tmp_path / "runs" / "simulated")
-    finally:
-        net.stop()
-    assert not marked(net.mark), "processes of the network are left"
+        activate, (_, setting) = net.preparation
+        assert activate == [".", ".venv-flower/bin/activate"]  # what the Network does with its environment
+        patch.setenv(*setting.split("="))
+        patch.setenv("FLWR_LOCAL_SUPERLINK_HTTP_API_PORT", str(free_port()))
+        patch.setenv("FLWR_LOCAL_CONTROL_API_PORT", str(free_port()))
+        net.start_printed("run")
+        net.wait(lambda: "started run" in net.log("run"), "the printed run did not start")
+        net.launch(TOY, "toy", store=str(net.folder / "toy"))
+        yield net
 
 
-def test_theta_scores_and_weights_equal_those_of_a_simulation(net: Network, tmp_path: Path) -> None:
-    net.run(TESTS / "flower" / "toyapp", store=str(tmp_path / "flower"))
-    tune(ft.Simulation(Softmax(), CLIENTS), 3, 2, 2, tmp_path / "here").evaluate("test")
-    assert outcome(tmp_path / "flower") == outcome(tmp_path / "here")
+def test_the_printed_command_tunes_the_quickstart(engine: Network) -> None:
+    check(engine.finish("run"), engine.folder / "runs" / "simulated")
 
 
-def test_secure_aggregation(net: Network, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    net.run(TESTS / "flower" / "secureapp", store=str(store))
-    rounds = [json.loads(line) for line in (store / "journal.jsonl").read_text().splitlines()]
+@pytest.fixture(scope="session")
+def later(engine: Network) -> Network:
+    """The same SuperLink with its next two runs under way."""
+    for name in ("run", "toy"):
+        engine.finish(name)
+    engine.launch(QUICKSTART / "before", "before", rounds=2)
+    engine.launch(SECURE, "secure", store=str(engine.folder / "secure"))
+    return engine
+
+
+def test_theta_scores_and_weights_equal_those_of_a_simulation(engine: Network, tmp_path: Path) -> None:
+    engine.finish("toy")
+    tune(ft.Simulation(Softmax(), CLIENTS), 2, 2, tmp_path / "here").evaluate("test")
+    assert outcome(engine.folder / "toy") == outcome(tmp_path / "here")
+
+
+def test_secure_aggregation(later: Network) -> None:
+    later.finish("secure")
+    rounds = records(later.folder / "secure")
     assert [(r["clients"], r["dropped"], r["broken"]) for r in rounds] == [(3, 0, 0)] * 3
     sizes = [[len(getattr(client, split)[1]) for client in CLIENTS] for split in ("train", "valid")]
     assert {(r["examples"], r["validated"]) for r in rounds} == {(sum(sizes[0]), sum(sizes[1]))}
     assert all(0 <= r["error"] <= 1 and 0 < r["loss_before"] < 10 for r in rounds)
     assert all(r["entropy"] < math.log(3) - 1e-6 for r in rounds)  # theta moves
+
+
+def test_the_quickstart_before_it_is_tuned(later: Network) -> None:
+    assert "accuracy: 0." in later.finish("before")
