@@ -93,7 +93,7 @@ class Saver:
         self._saved_at[arm] = time.monotonic()
         if ready:
             self.drop_old([arm])
-            self.sweep(arm, state.round)
+            self.sweep(arm)
         return ready
 
     def _with_state(self, record: Record, state: State, saved: str) -> Done:
@@ -115,10 +115,10 @@ class Saver:
         for key in old:
             del self._journal.saved[key]
 
-    def sweep(self, arm: int, until: int | None = None) -> None:
-        """Delete what the clients of an arm remember of rounds up to ``until``, unless a state that is wanted needs it.
+    def sweep(self, arm: int) -> None:
+        """Delete what the clients of an arm remember, as far as no state that is wanted needs it.
 
-        Arms that go on from this one's state may need it, too. None is all rounds.
+        Arms that go on from this one's state may need it, too. Rounds after its latest state are under way.
         """
         if not self._round.setup.method.memory:
             return
@@ -130,8 +130,9 @@ class Saver:
         for heir in heirs - self._journal.eliminated.keys():
             used |= blobs_of(self.latest(heir).memory)
         for key in self.keep:
-            if key[0] in heirs and self._store.has(key):  # a schedule that is replayed may keep one that has gone since
+            if key[0] in heirs and key in self._journal.saved:
                 used |= self._kept_blobs(key)
+        until = None if arm in self._journal.eliminated else self.reached(arm)
         self._store.blobs.sweep(arm, used, until)
 
     def _kept_blobs(self, key: Key) -> set[Blob]:

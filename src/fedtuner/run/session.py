@@ -124,10 +124,14 @@ class Session:
 
     def take(self, step: Step) -> None:
         """Let go of the arms that a step says are out, and start those that it starts."""
+        known = step.start.keys() <= self.journal.arms.keys()
+        done = known and all(self.work(arm, until).done for arm, until in step.until.items())
+        released = {arm for arm, _ in set(self.keep) - set(step.keep)}
         self.keep = step.keep
         out = self._eliminate(step.out)
         self.start(step.start)
-        self._let_go(out)  # after the start of arms that go on from theirs
+        if not done:  # a step of the past let go of its states then, and later ones may keep others
+            self._let_go({*out, *released})  # after the start, as arms may go on from these
         self.alive = tuple(step.until)
 
     @property
@@ -269,8 +273,11 @@ class Session:
         return scores[max(scores)] if scores else (float("inf"), float("inf"))
 
     def _let_go(self, arms: Iterable[int]) -> None:
+        """Delete old states of arms, and what their clients remember where no state needs it any more."""
+        self._saver.drop_old(arms)
         for arm in arms:
-            self._saver.forget(arm)
+            if arm in self.journal.eliminated:
+                self._saver.forget(arm)
             self._saver.sweep(arm)
 
     def finish(self, winner: Key) -> None:
@@ -279,8 +286,7 @@ class Session:
         self.keep = [(arm, round)]
         self._eliminate(other for other in self.journal.arms if other != arm)
         if self.journal.won is None:
-            self._saver.drop_old(self.journal.arms)  # a crash may have left some, of any arm
-            self._let_go(self.journal.eliminated)
+            self._let_go(self.journal.arms)  # of all: a crash may have left what was to go before
             score = self.setup.schedule.scoring.score(self.journal.records(arm, round), self.setup.target)
             self._append([Won(arm, round, score)])
 
