@@ -130,7 +130,7 @@ class Saver:
         for heir in heirs - self._journal.eliminated.keys():
             used |= blobs_of(self.latest(heir).memory)
         for key in self.keep:
-            if key[0] in heirs and key in self._journal.saved:
+            if key[0] in heirs and self._store.has(key):  # who plays a schedule again may name one that has gone since
                 used |= self._kept_blobs(key)
         until = None if arm in self._journal.eliminated else self.reached(arm)
         self._store.blobs.sweep(arm, used, until)
