@@ -1,7 +1,7 @@
 """Tune FedAvg on handwritten digits: the ten lines of the README. Takes a few seconds."""
 
 import fedtuner as ft
-from fedtuner.data import digits
+from fedtuner.problems import digits
 
 if __name__ == "__main__":
     study = ft.tune(

@@ -34,12 +34,13 @@ import torch.nn.functional as F
 from workloads import WORKLOADS, config, examples, problem
 
 import fedtuner as ft
-from fedtuner import batched, engines, models
+from fedtuner import batched, engines
 from fedtuner.arm import Arm, Setting, begin, rounds
 from fedtuner.executors import Processes, Serial, cores
 from fedtuner.experiments.results import machine
 from fedtuner.legs import Leg, Place
 from fedtuner.methods.base import defaults
+from fedtuner.problems import models
 from fedtuner.pytorch import Task
 from fedtuner.testing.toys import quadratics
 
@@ -151,7 +152,7 @@ def study(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def our_study(budget: int, longest: int) -> float:
-    from fedtuner.data import mnist_writers
+    from fedtuner.problems import mnist_writers
 
     made, schedule = mnist_writers.problem_small(), ft.halving(budget, longest)
     began = time.perf_counter()
@@ -160,7 +161,7 @@ def our_study(budget: int, longest: int) -> float:
 
 
 def naive_study(budget: int, longest: int) -> tuple[float, int]:
-    from fedtuner.data import mnist_writers
+    from fedtuner.problems import mnist_writers
 
     made, schedule = mnist_writers.problem_small(), ft.halving(budget, longest)
     torch.set_num_threads(cores())

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 import fedtuner as ft
-from fedtuner import models
 from fedtuner.methods.base import defaults
+from fedtuner.problems import models
 from fedtuner.pytorch import Task
 
 

@@ -465,8 +465,8 @@ def test_the_exported_model_is_the_studys_model(digits, fedtuner):
     import torch
     from safetensors.torch import load_file
 
-    from fedtuner.data.digits import problem
-    from fedtuner.models import mlp
+    from fedtuner.problems.digits import problem
+    from fedtuner.problems.models import mlp
 
     assert fedtuner("export", digits / "s1")[0] == 0
     table = spec.override(spec.read("digits")[1], SMALL)

@@ -12,9 +12,10 @@ import torch.nn.functional as F  # noqa: E402
 from arms import begun, planned  # noqa: E402
 from torch import nn  # noqa: E402
 
-from fedtuner import Client, FedEx, Simulation, halving, methods, models, tune  # noqa: E402
+from fedtuner import Client, FedEx, Simulation, halving, methods, tune  # noqa: E402
 from fedtuner.core.engine import sequential  # noqa: E402
 from fedtuner.errors import ClientError, SpecError, StoreError  # noqa: E402
+from fedtuner.problems import models  # noqa: E402
 from fedtuner.pytorch import Task  # noqa: E402
 from fedtuner.tasks import batched  # noqa: E402
 

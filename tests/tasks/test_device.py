@@ -11,10 +11,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("greenlet")
 from torch import nn  # noqa: E402
 
-from fedtuner import Client, FedEx, Simulation, cli, halving, methods, models, tune  # noqa: E402
+from fedtuner import Client, FedEx, Simulation, cli, halving, methods, tune  # noqa: E402
 from fedtuner.core.engine import sequential  # noqa: E402
 from fedtuner.core.model import Rates  # noqa: E402
 from fedtuner.errors import SpecError, StoreError, TaskError  # noqa: E402
+from fedtuner.problems import models  # noqa: E402
 from fedtuner.pytorch import Task  # noqa: E402
 from fedtuner.run import spec  # noqa: E402
 from fedtuner.tasks import batched  # noqa: E402

@@ -32,8 +32,10 @@ def list_all(arguments: Namespace) -> None:
 def show(arguments: Namespace) -> None:
     """Show how a problem is spread over its clients."""
     from fedtuner.data import show
+    from fedtuner.run import spec
 
-    found = show.summary(show.load(arguments.name))
+    name = {"mnist_by_writer": "mnist-writers"}.get(arguments.name, arguments.name)  # the data set's name will do
+    found = show.summary(spec.load_problem(name))
     if arguments.json:
         print(json.dumps(found, indent=2))
     else:

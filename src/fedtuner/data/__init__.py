@@ -1,4 +1,4 @@
-"""Data sets as lists of clients: ready ones, one module each, and readers for your own."""
+"""Data sets as lists of clients: built-in sets, one module each, and readers for your own data."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fedtuner.data.partition import ORDERS, Clients, by_label, by_size, dirichle
 __all__ = [
     # clients
     "Clients", "split", "check", "labels", "ORDERS",
-    # from what you have
+    # readers
     "from_arrays", "from_rows", "from_npz", "from_examples", "from_torch", "from_partitions", "from_leaf",
-    # who holds what
+    # partitions
     "iid", "by_label", "by_size", "dirichlet",
 ]  # fmt: skip

@@ -1,7 +1,7 @@
-"""What is inside a zip or tar archive, read without unpacking it, and only if nothing about it is suspect.
+"""The members of a zip or tar archive, read into memory without unpacking the archive to disk.
 
-Nothing is written, so nothing can be written elsewhere. An archive with a path that leaves its folder, a link, a
-device, an encrypted member or an absurd size is refused all the same: it is not what its publisher made.
+An archive with a path that leaves its folder, a link, a device, an encrypted member or an excessive size is refused,
+although nothing is written: its publisher did not make it so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Wanted = Callable[[str], bool]
 
 
 def members(path: Path, wanted: Wanted, most: int = 8 << 30) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the content of each wanted file of an archive that holds ``most`` bytes at the most."""
+    """Yield the name and the content of each wanted file; an archive of more than ``most`` bytes is refused."""
     try:
         if zipfile.is_zipfile(path):
             yield from _zip_members(path, wanted, most)
@@ -28,14 +28,14 @@ def members(path: Path, wanted: Wanted, most: int = 8 << 30) -> Iterator[tuple[s
             yield from _tar_members(path, wanted, most)
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, NotImplementedError) as error:
         raise DataError(f"{path} is damaged, or no archive ({error}): delete it and run the command again") from error
-    except OSError as error:  # gzip's complaints are OSErrors, too
+    except OSError as error:  # gzip's errors are OSErrors, too
         raise DataError(f"cannot read {path}: {error}") from error
 
 
 def _zip_members(path: Path, wanted: Wanted, most: int) -> Iterator[tuple[str, bytes]]:
     with zipfile.ZipFile(path) as archive:
         total = 0
-        for info in archive.infolist():  # all are looked at before the first is read
+        for info in archive.infolist():  # all are checked before the first is read
             _check_name(path, info.filename)
             if stat.S_ISLNK(info.external_attr >> 16):
                 raise _refused(path, f"{info.filename!r} is a link")
@@ -65,7 +65,9 @@ def _tar_members(path: Path, wanted: Wanted, most: int) -> Iterator[tuple[str, b
                 if len(content) != info.size:
                     raise tarfile.ReadError(f"{info.name} ends early")
                 yield info.name, content
-        while archive.fileobj and (rest := archive.fileobj.read(1 << 20)):  # gzip's checksum stands at the very end
+        while archive.fileobj and (
+            rest := archive.fileobj.read(1 << 20)
+        ):  # gzip checks its CRC-32 at the end of the file
             total += len(rest)
             if total > most:
                 raise _refused(path, f"it unpacks to more than {most:,} bytes")

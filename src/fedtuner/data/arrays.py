@@ -1,8 +1,8 @@
-"""Clients from arrays, from files of arrays, and from anything that yields a client's examples.
+"""Clients from arrays, from files of arrays, and from anything that yields each client's examples.
 
-All of these take ``order`` and ``seed`` of the 80/10/10 split, and ``classes`` to check the labels against. Without
-``cache`` everything is in memory. With it, the name of a file, the examples are converted to that file, once, and a
-client's are loaded when it is visited: for data that memory cannot hold. Delete the file when the data has changed.
+All functions take ``order`` and ``seed`` of the 80/10/10 split, and ``classes``, the number of classes to check labels
+against. Without ``cache`` all examples are in memory. With ``cache``, the name of a file, the examples are converted to
+that file once, and each client's examples are loaded when the client is visited. Delete the file when the data changes.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from fedtuner.core.federation import SPLITS
 from fedtuner.data import binary, checks, lazy
 from fedtuner.data.binary import Examples
 from fedtuner.data.lazy import Array
 from fedtuner.data.partition import SMALLEST, Clients, Id, split
 from fedtuner.errors import SpecError
-from fedtuner.federation import SPLITS, Client
+from fedtuner.federations import Client
 
 
 def from_examples(
@@ -56,7 +57,7 @@ def from_arrays(
     classes: int | None = None,
     cache: Path | str | None = None,
 ) -> Clients:
-    """Return a client for each value in ``ids``, a column of strings or whole numbers: who has which example."""
+    """Return a client for each value in ``ids``, a column of strings or whole numbers: the client of each example."""
     x, y, column = np.asarray(x), np.asarray(y), np.asarray(ids)
     if column.ndim != 1 or not len(x) == len(y) == len(column):
         raise SpecError(f"x, y and ids have shapes {x.shape}, {y.shape} and {column.shape}: each example needs one id")
@@ -74,7 +75,7 @@ def from_rows(
     classes: int | None = None,
     cache: Path | str | None = None,
 ) -> Clients:
-    """Return a client for each array of rows, as ``partition.dirichlet`` and the like give them."""
+    """Return a client for each array of rows, as the functions of ``partition`` return them."""
     x, y = np.asarray(x), np.asarray(y)
     owners = rows.items() if isinstance(rows, Mapping) else enumerate(rows)
     return from_examples(((id, x[held], y[held]) for id, held in owners), order, seed, classes, cache)
@@ -89,8 +90,8 @@ def from_npz(
 ) -> Clients:
     """Return a client for each ``.npz`` file of a folder, named by the file.
 
-    A file has ``x`` and ``y``; or, already split, ``x_train``, ``y_train``, ``x_valid``, ``y_valid`` and, if there is a
-    test, ``x_test``, ``y_test``.
+    A file has ``x`` and ``y``; or, already split, ``x_train``, ``y_train``, ``x_valid``, ``y_valid`` and, if the client
+    has test examples, ``x_test``, ``y_test``.
     """
     files = sorted(Path(folder).glob("*.npz"))
     if not files:

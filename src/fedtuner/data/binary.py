@@ -1,8 +1,8 @@
-"""The converted form of a data set: one file with the examples of all clients, memory-mapped when it is read.
+"""The converted form of a data set: one file with the examples of all clients, memory-mapped for reading.
 
 It is a safetensors file, so that other tools can read it: ``x`` and ``y`` (clients one after the other), ``ends`` (the
-row after each client's last) and ``ids`` (a JSON list, as bytes). It is written as the examples come, in the memory of
-one client, and appears under its name only when it is whole.
+row after each client's last) and ``ids`` (a JSON list, as bytes). Clients are written one at a time, so that one client
+at a time is in memory, and the file gets its name when it is complete.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedtuner.errors import SpecError
 
 Examples = Iterable[tuple[Id, Array, Array]]  # a client's id, x and y
 
-_START = 1024  # where the arrays start: the header fills what is before
+_START = 1024  # the byte at which the arrays start, after the header
 _TYPES = {"U8": "|u1", "I16": "<i2", "I32": "<i4", "I64": "<i8", "F32": "<f4"}
 
 
@@ -42,14 +42,14 @@ class File(Table):
         except (OSError, KeyError, ValueError) as error:
             raise SpecError(f"{path} is no converted data set ({error}): delete it and convert again") from error
         self.made_from: str = meta["made_from"]
-        super().__init__(x, np.array(y), meta["fingerprint"])  # y is small: in memory it needs no page of its own
+        super().__init__(x, np.array(y), meta["fingerprint"])  # y is small enough to be in memory
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return File, (self.path,)  # a worker maps the file again: a pickled map would be a copy of it
+        return File, (self.path,)  # a worker maps the file itself: a pickled map would be a copy of all examples
 
 
 def convert(examples: Examples, path: Path, made_from: str = "", classes: int | None = None) -> File:
-    """Write the examples of all clients to a file and open it; ``made_from`` names what they were made from."""
+    """Write the examples of all clients to a file and open it; ``made_from`` identifies their source."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")  # two processes may convert at once
     try:
@@ -101,13 +101,13 @@ def _write(file: BinaryIO, examples: Examples, made_from: str, classes: int | No
 
 
 def _entry(shape: tuple[int, ...], dtype: np.dtype[Any], start: int) -> dict[str, Any]:
-    """Return what the header says of an array."""
+    """Return the header's entry for an array."""
     code = next(code for code, kind in _TYPES.items() if np.dtype(kind) == dtype)
     return {"dtype": code, "shape": list(shape), "data_offsets": [start, start + math.prod(shape) * dtype.itemsize]}
 
 
 def _stored(part: Array) -> Array:
-    """Return an array in one of the types that files have."""
+    """Return an array converted to one of the types that the file can have."""
     if part.dtype.kind == "b":
         part = part.astype(np.uint8)
     elif part.dtype.kind == "f":
@@ -131,13 +131,13 @@ def _owners(ids: list[Id], ends: Array) -> list[tuple[Id, range]]:
 
 
 def stamp(files: Iterable[Path]) -> str:
-    """Return what tells whether files have changed: a hash of their names, sizes and times."""
-    told = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return hashlib.blake2b(repr(sorted(told)).encode(), digest_size=12).hexdigest()
+    """Return a hash of the names, sizes and modification times of files, which differs when one has changed."""
+    files_now = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return hashlib.blake2b(repr(sorted(files_now)).encode(), digest_size=12).hexdigest()
 
 
 def cached(path: Path, made_from: str, examples: Iterator[tuple[Id, Array, Array]], classes: int | None = None) -> File:
-    """Return the converted file; converts only where there is none yet of this ``made_from``."""
+    """Return the converted file; the examples are converted only if there is no file with this ``made_from``."""
     if path.exists():
         file = File(path)
         if file.made_from == made_from:

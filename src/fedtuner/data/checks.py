@@ -1,4 +1,4 @@
-"""What may be wrong with a client's data, said with the client's name before any training."""
+"""Checks of the clients' data before any training; each error names the client."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from fedtuner.core.federation import SPLITS
 from fedtuner.errors import SpecError
-from fedtuner.federation import SPLITS, Client, Lazy
+from fedtuner.federations import Client, Lazy
 
 Shape = tuple[int, ...]
 
@@ -16,8 +17,8 @@ Shape = tuple[int, ...]
 def check(clients: Iterable[Client], shape: Shape | None = None, classes: int | None = None) -> None:
     """Raise an error that names the first client with a duplicate id, an empty split or bad examples.
 
-    ``shape`` is that of one example, by default as the first client has it; labels must be in 0..``classes``-1. Every
-    split is read, also those that are loaded when visited. A split that is None is one that the client does not have.
+    ``shape`` is that of one example, by default the shape of the first client's examples; labels must be in
+    0..``classes``-1. Every split is loaded, also a lazy one. None stands for a split that the client does not have.
     """
     ids = Ids()
     for client in clients:
@@ -35,20 +36,20 @@ def check(clients: Iterable[Client], shape: Shape | None = None, classes: int | 
 
 
 class Ids:
-    """The clients so far: none may come twice."""
+    """The ids seen so far, none of which may occur again."""
 
     def __init__(self) -> None:
         self._seen: set[str | int] = set()
 
     def add(self, id: str | int, where: str = "") -> None:
-        """Take the next id."""
+        """Add the next id; raise an error if it was seen before."""
         if id in self._seen:
             raise SpecError(f"two clients have the id {id!r}{where}: ids must differ")
         self._seen.add(id)
 
 
 def examples(what: str, x: Any, y: Any, shape: Shape | None = None, classes: int | None = None) -> None:
-    """Raise an error that starts with ``what`` unless x and y are as many examples of that shape, of finite numbers."""
+    """Raise an error that starts with ``what`` unless x and y have equal length, that shape and finite numbers."""
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
         raise SpecError(f"{what}: x has shape {x.shape} and y {y.shape}, but both need one row per example")
     if shape is not None and len(x) and x.shape[1:] != tuple(shape):

@@ -1,29 +1,29 @@
-"""CIFAR-10 dealt out to devices: it has no clients of its own, and the paper deals it out i.i.d.
+"""CIFAR-10, partitioned into devices: it has no natural clients, and the paper's partition is i.i.d.
 
 Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009. Read from the author's Python batches, or
-from ``cifar10_20k.npz``, a balanced third of it. The paper holds 10,000 of the 50,000 training images out to validate
-with; 500 devices then have 80 images to train on, 20 to validate with and 20 to test on. Of a smaller set, the same
-fifth of its training images is held out, for as many devices as have 80 images to train on: 160 for 16,000 + 4,000.
+from ``cifar10_20k.npz``, a balanced third of the images. In the paper 10,000 of the 50,000 training images are for
+validation, and each of 500 devices has 80 images for training, 20 for validation and 20 for testing. In a smaller set a
+fifth of the training images is for validation, too, and a device has 80 of the others: 16,000 images give 160 devices.
 """
 
 from __future__ import annotations
 
 import pickle
 import zipfile
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from fedtuner.core.federation import SPLITS
 from fedtuner.data import checks, places
 from fedtuner.data.lazy import Array
 from fedtuner.data.partition import Clients, dirichlet, iid
 from fedtuner.errors import SpecError
-from fedtuner.federation import SPLITS, Client, Simulation
+from fedtuner.federations import Client
 from fedtuner.rng import stream
 
-PER_DEVICE = 80  # images to train on: 40,000 of them for 500 devices
+PER_DEVICE = 80  # training images: 40,000 for 500 devices
 
 
 def clients(
@@ -33,10 +33,11 @@ def clients(
     limit: int | None = None,
     folder: Path | None = None,
 ) -> Clients:
-    """Return the devices, each with its part of the images to train on, to validate with and to test on.
+    """Return the devices, each with its part of the training, validation and test images.
 
-    By default images are dealt out i.i.d.; with ``alpha`` the labels of a device are as Dirichlet(alpha) draws them,
-    with the same shares in all three splits. ``limit`` keeps the first devices only. x are bytes of shape (3, 32, 32).
+    By default the partition is i.i.d.; with ``alpha`` each device's shares of the labels are drawn from
+    Dirichlet(alpha), and are the same in all three splits. ``limit`` keeps the first devices only. x are bytes of shape
+    (3, 32, 32).
     """
     x, y, tested = read(folder or places.find("cifar10"))
     train = np.flatnonzero(~tested)
@@ -64,7 +65,7 @@ def _channels_first(x: Array, y: Array, rows: Array) -> tuple[Array, Array]:
 
 
 def read(folder: Path) -> tuple[Array, Array, Array]:
-    """Return images (n, 32, 32, 3), labels, and whether each is of the test part."""
+    """Return images (n, 32, 32, 3), labels, and which of them are test images."""
     for batches in (folder / "cifar-10-batches-py", folder):
         if (batches / "data_batch_1").exists():
             return _batches(batches)
@@ -110,7 +111,7 @@ def _batch(path: Path) -> tuple[Array, Array]:
 
 
 class _Arrays(pickle.Unpickler):
-    """Reads pickles of arrays and nothing else: a pickle may otherwise run any code."""
+    """An unpickler that loads arrays and nothing else, since a pickle can run any code."""
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__(file, encoding="bytes")
@@ -132,19 +133,3 @@ _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy._core.multiarray", "_reconstruct"): np.zeros(0).__reduce__()[0],
     ("_codecs", "encode"): _encode,
 }
-
-
-def problem() -> Simulation:
-    """Return the devices with the network of McMahan et al. 2017 and its random crops."""
-    from fedtuner.models import cifar_cnn
-    from fedtuner.pytorch import Task
-
-    return Simulation(Task(cifar_cnn), clients(), "cifar10")
-
-
-def problem_small() -> Simulation:
-    """Return a hundred of the devices with a small network."""
-    from fedtuner.models import small_cnn
-    from fedtuner.pytorch import Task
-
-    return Simulation(Task(partial(small_cnn, 3, 10, 32)), clients(limit=100), "cifar10-small")

@@ -1,7 +1,7 @@
-"""From the archives that the sources publish to the files that our readers take.
+"""Conversion of the published archives to the files that the readers of this package take.
 
-Every file is written beside its place and then moved there, so that a conversion that was stopped leaves no set that
-looks whole.
+Every file is written under another name and renamed when it is complete, so that an interrupted conversion leaves no
+set that seems complete.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedtuner.data.archive import members
 from fedtuner.data.download import Tell
 from fedtuner.data.shakespeare import VOCABULARY
 from fedtuner.errors import DataError
-from fedtuner.store import replace_file
+from fedtuner.run.store.files import replace_file
 
 FEMNIST_CLASSES = string.digits + string.ascii_uppercase + string.ascii_lowercase  # as LEAF numbers them
 _BY_CLASS = re.compile(r"(?:.*/)?by_class/([0-9a-f]{2})/hsf_\d/[^/]+\.png")
@@ -36,40 +36,42 @@ _SPEAKER = re.compile(r"([A-Za-z][A-Za-z ]*)\. (.*)")
 
 
 def cifar10(archives: Sequence[Path], to: Path, tell: Tell) -> None:
-    """Take the six batches out of the archive; they are used as they are."""
+    """Copy the six batches from the archive unchanged."""
     (archive,) = archives
     batches = {name.rpartition("/")[2]: content for name, content in members(archive, _matches(_CIFAR), 1 << 30)}
     if len(batches) != 7:
         raise DataError(f"{archive} has not the six batches of CIFAR-10 and their names: {sorted(batches)}")
     folder = to / "cifar-10-batches-py"
     folder.mkdir(parents=True, exist_ok=True)
-    order = sorted(batches, key=lambda name: (name == "data_batch_1", name))  # what the set is known by comes last
+    order = sorted(
+        batches, key=lambda name: (name == "data_batch_1", name)
+    )  # written last: a set with this file is complete
     for number, name in enumerate(order, 1):
         replace_file(folder / name, batches[name])
         tell("unpacking CIFAR-10", number, len(batches))
 
 
 def shakespeare(archives: Sequence[Path], to: Path, tell: Tell) -> None:
-    """Sort the lines of the 1994 edition by play and speaking role, as LEAF does."""
+    """Group the lines of the 1994 edition by play and speaking role, as LEAF does."""
     (archive,) = archives
     texts = [content for _, content in members(archive, lambda name: name.lower().endswith(".txt"), 1 << 26)]
     text = "\n".join(text.decode("latin-1") for text in texts)
-    text = re.sub(f"[^{re.escape(VOCABULARY)}<\r]", " ", text)  # the few strange characters, and tabs
+    text = re.sub(f"[^{re.escape(VOCABULARY)}<\r]", " ", text)  # tabs, and the few characters outside the vocabulary
     roles = list(_roles(text))
     if not roles:
         raise DataError(f"{archive} has no plays: it must be Project Gutenberg's edition of January 1994")
     to.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(role, separators=(",", ":")) for role in roles]
     replace_file(to / "roles.jsonl.xz", lzma.compress(("\n".join(lines) + "\n").encode()))
-    tell("sorting the plays by role", len(roles), len(roles))
+    tell("grouping the plays by role", len(roles), len(roles))
 
 
 def _roles(text: str) -> Iterator[dict[str, Any]]:
     """Yield each role of each play with its speeches.
 
-    A play starts with its title above the words "by William Shakespeare". A speech starts with the speaker, indented by
-    two blanks, and goes on in lines indented by four. The Comedy of Errors is not indented; there, notes in angle
-    brackets and headings of acts end a speech. A play ends with "THE END".
+    A play starts with its title above the words "by William Shakespeare" and ends with "THE END". A speech starts with
+    the speaker, indented by two blanks, and continues in lines indented by four. The Comedy of Errors is not indented;
+    there, notes in angle brackets and headings of acts end a speech.
     """
     lines = text.splitlines()
     starts = [i for i, line in enumerate(lines) if "by William Shakespeare" in line]
@@ -111,9 +113,9 @@ def _speeches(lines: Sequence[str], flush: bool) -> dict[str, list[list[str]]]:
 
 
 def femnist(archives: Sequence[Path], to: Path, tell: Tell) -> None:
-    """Match NIST's images by writer with the same images by class, and shrink them to 28x28, as LEAF does.
+    """Match NIST's images by writer with the same images by class, and scale them down to 28x28, as LEAF does.
 
-    Unlike LEAF's script, which puts the first image of each writer but one in twice, each is taken once.
+    LEAF's script takes the first image of every writer but one twice; here each image is taken once.
     """
     shrink = _shrinker()
     by_class, by_write = archives

@@ -1,7 +1,7 @@
 """Clients from other libraries' data sets: PyTorch's, Hugging Face's, and the partitions of flwr-datasets.
 
-None of them is imported: whatever has their few methods will do. ``order``, ``seed``, ``classes`` and ``cache`` are
-those of ``arrays``.
+None of these libraries is imported: any object with the methods that are called here can be given. ``order``,
+``seed``, ``classes`` and ``cache`` are those of ``arrays``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def from_torch(
     classes: int | None = None,
     cache: Path | str | None = None,
 ) -> Clients:
-    """Return the clients of a ``torch.utils.data.Dataset`` of (x, y); ``client(i)`` says whose example i is."""
+    """Return the clients of a ``torch.utils.data.Dataset`` of (x, y); ``client(i)`` is the client of example i."""
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise SpecError(f"{type(dataset).__name__} has no length or no index: a stream cannot be split")
     return from_examples(_of_dataset(dataset, client), order, seed, classes, cache)
@@ -67,7 +67,7 @@ def _partitions(given: Any) -> Iterator[tuple[Id, Any]]:
         yield from given.items()
         return
     if hasattr(given, "partitioners"):  # flwr_datasets.FederatedDataset
-        given.load_partition(0)  # its partitioners know how many there are only once the data is loaded
+        given.load_partition(0)  # the number of partitions is known once the data is loaded
         name = "train" if "train" in given.partitioners else next(iter(given.partitioners))
         given = given.partitioners[name]
     if hasattr(given, "load_partition"):

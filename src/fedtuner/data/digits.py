@@ -1,20 +1,19 @@
 """Handwritten digits from scikit-learn's wheel: 1,797 images of 8x8 pixels, by the form they were written on.
 
-Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI 1998. The rows are in the order in which 14 forms
-were filled in: 0 to 9 three times, then one fixed sequence of 100 digits. That gives the boundaries below, and with
-them the natural clients. Each form is cut into consecutive parts to have more of them.
+Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI 1998. The rows are in the order of 14 forms;
+a form has the digits 0 to 9 three times, then one fixed sequence of 100 digits. This order shows where each form starts
+(``FORMS``). The forms are the natural clients; each is cut into consecutive parts to have more clients.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
 from fedtuner.data import split
 from fedtuner.errors import SpecError
-from fedtuner.federation import Client, Simulation
+from fedtuner.federations import Client
 
 FORMS = (0, 130, 256, 386, 516, 646, 776, 906, 1029, 1157, 1287, 1415, 1545, 1667, 1797)
 
@@ -34,20 +33,3 @@ def clients(parts: int = 4, order: str = "shuffled", seed: int = 0) -> list[Clie
         for form, (start, end) in enumerate(pairwise(FORMS))
         for part, rows in enumerate(np.array_split(np.arange(start, end), parts))
     ]
-
-
-def problem() -> Simulation:
-    """Return the digits with a small perceptron, examples shuffled within each client."""
-    return _problem("digits", "shuffled")
-
-
-def problem_in_order() -> Simulation:
-    """Return the digits with a small perceptron, each client tested on the digits that it wrote last."""
-    return _problem("digits-in-order", "in-order")
-
-
-def _problem(name: str, order: str) -> Simulation:
-    from fedtuner.models import mlp
-    from fedtuner.pytorch import Task
-
-    return Simulation(Task(partial(mlp, 64, 64, 10)), clients(order=order), name)

@@ -1,7 +1,7 @@
-"""Splits that are loaded when their client is visited and let go afterwards: for data that memory cannot hold.
+"""Splits that are loaded when their client is visited, for data larger than memory.
 
 A ``Source`` has the examples of all clients in a compact form, in memory or memory-mapped; a ``Split`` is some rows of
-it. ``Simulation`` loads a client's splits for its work in a round and keeps only the last client's.
+it. ``Simulation`` loads a client's splits for its work in a round and keeps only those of the last client.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtuner.data.partition import SMALLEST, Clients, Id, three
-from fedtuner.federation import Client
+from fedtuner.federations import Client
 
 Array = NDArray[Any]
 
@@ -28,7 +28,7 @@ class Source(Protocol):
         ...
 
     def labels(self, rows: Array) -> Array:
-        """Return only their y."""
+        """Return the y of these examples."""
         ...
 
     def fingerprint(self) -> str:
@@ -59,7 +59,7 @@ class Split:
         return self.source.labels(np.asarray(self.rows))
 
     def fingerprint(self) -> str:
-        """Return what the split is known by: its source and its rows."""
+        """Return a hash of the source's fingerprint and the rows."""
         named = repr(self.rows) if isinstance(self.rows, range) else self.rows.astype(np.int64).tobytes()
         digest = hashlib.blake2b(self.source.fingerprint().encode(), digest_size=12)
         digest.update(named.encode() if isinstance(named, str) else named)
@@ -77,7 +77,7 @@ class Table:
         return np.ascontiguousarray(self.x[rows]), self.y[rows]
 
     def labels(self, rows: Array) -> Array:
-        """Return only their labels."""
+        """Return the labels of these examples."""
         return self.y[rows]
 
     def fingerprint(self) -> str:
@@ -105,7 +105,7 @@ def clients(
 
 
 def labels(split: Any) -> Array:
-    """Return the labels of any split; those of a lazy one without loading the rest."""
+    """Return the labels of any split; x of a lazy split is not loaded."""
     if split is None:
         return np.zeros(0, np.int64)
     if isinstance(split, Split):
@@ -116,7 +116,7 @@ def labels(split: Any) -> Array:
 
 
 def _pick(rows: Array | range, part: NDArray[np.int64]) -> Array | range:
-    """Return some of a client's rows, as a range where they are consecutive: millions of them then cost nothing."""
+    """Return some of a client's rows; consecutive ones as a range, which takes no memory for millions of rows."""
     if isinstance(rows, range):
         if part[-1] - part[0] == len(part) - 1 and (np.diff(part) == 1).all():
             return rows[int(part[0]) : int(part[-1]) + 1]

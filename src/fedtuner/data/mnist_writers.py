@@ -1,22 +1,20 @@
-"""MNIST's 70,000 digits by the person who wrote them: 836 writers, joined to MNIST by QMNIST's records.
+"""MNIST's 70,000 digits by the person who wrote them: 836 writers, known from QMNIST's records.
 
-LeCun, Cortes and Burges, MNIST; Yadav and Bottou, "Cold Case: The Lost MNIST Digits", NeurIPS 2019. The shift between
-clients is one of style, hardly of labels; dealt out by chance, there is none.
+LeCun, Cortes and Burges, MNIST; Yadav and Bottou, "Cold Case: The Lost MNIST Digits", NeurIPS 2019. Clients differ in
+handwriting and hardly in their shares of the labels; with ``by="chance"`` they differ in neither.
 """
 
 from __future__ import annotations
 
 import zipfile
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from fedtuner.data import places
 from fedtuner.data.arrays import from_examples
-from fedtuner.data.partition import Clients, subset
+from fedtuner.data.partition import Clients, exchange, subset
 from fedtuner.errors import SpecError
-from fedtuner.federation import Simulation
 from fedtuner.rng import stream
 
 PARTS = ("both", "train", "test")
@@ -32,8 +30,8 @@ def clients(
 ) -> Clients:
     """Return the writers of MNIST's training part (539), of its test part (297; no writer is in both), or all.
 
-    ``limit`` of them are drawn at random. With ``by="chance"`` there are as many clients of the same sizes, dealt from
-    the examples of all these writers. x are bytes of shape (28, 28), y the digit.
+    ``limit`` of them are drawn at random. With ``by="chance"`` there are as many clients of the same sizes, with
+    examples drawn from all these writers. x are bytes of shape (28, 28), y the digit.
     """
     if part not in PARTS:
         raise SpecError(f"part = {part!r}, but must be one of {PARTS}")
@@ -53,37 +51,8 @@ def clients(
     chosen = subset(slices, limit, seed)
     held = [np.arange(s.start, s.stop) for s in chosen]
     if by == "chance":
-        dealt = stream(seed, "mnist iid").permutation(np.concatenate(held))
-        held = np.split(dealt, np.cumsum([len(rows) for rows in held])[:-1])
+        held = exchange(held, stream(seed, "mnist iid"))
     owners = (
         (f"writer{writers[s.start]:04d}", images[rows], labels[rows]) for s, rows in zip(chosen, held, strict=True)
     )
     return from_examples(owners, order, seed, classes=10)
-
-
-def problem() -> Simulation:
-    """Return all writers with a small convolutional network."""
-    return _problem("mnist-writers", None)
-
-
-def problem_iid() -> Simulation:
-    """Return all examples, dealt out at random to clients as large as the writers."""
-    return _problem("mnist-writers-iid", None, "chance")
-
-
-def problem_small() -> Simulation:
-    """Return a hundred of the writers of the training part."""
-    return _problem("mnist-writers-small", 100)
-
-
-def problem_iid_small() -> Simulation:
-    """Return the examples of the same hundred writers, dealt out at random."""
-    return _problem("mnist-writers-iid-small", 100, "chance")
-
-
-def _problem(name: str, limit: int | None, by: str = "writer") -> Simulation:
-    from fedtuner.models import small_cnn
-    from fedtuner.pytorch import Task
-
-    chosen = clients("both" if limit is None else "train", limit=limit, by=by)
-    return Simulation(Task(partial(small_cnn, 1, 10, 28)), chosen, name)

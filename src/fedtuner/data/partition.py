@@ -1,7 +1,7 @@
-"""Who holds which examples: each client's own three splits, and devices for data that has no clients of its own.
+"""Each client's training, validation and test split, and partitions of data without natural clients into devices.
 
-Everything is in rows: arrays of indices into the examples. A device may get fewer than three, which is too few to
-split: whoever makes clients leaves such out and counts them (see ``Clients``).
+Splits and partitions are arrays of rows, which are indices into the examples. A device may get fewer than three rows,
+too few to split; the functions that make clients leave such devices out and list them in ``Clients.left_out``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtuner.errors import SpecError, suggest
-from fedtuner.federation import Client
+from fedtuner.federations import Client
 from fedtuner.rng import stream
 
 Id = str | int
@@ -21,11 +21,11 @@ Rows = NDArray[np.int64]
 Item = TypeVar("Item")
 
 ORDERS = ("shuffled", "in-order")
-SMALLEST = 3  # examples that a client needs: one for each split
+SMALLEST = 3  # examples of a client: at least one for each split
 
 
 class Clients(list[Client]):
-    """Clients, and in ``left_out`` the ids of those that have too few examples to be split in three."""
+    """Clients, and in ``left_out`` the ids of those with too few examples for three splits."""
 
     def __init__(self, clients: Iterable[Client] = (), left_out: Iterable[Id] = ()) -> None:
         super().__init__(clients)
@@ -33,10 +33,10 @@ class Clients(list[Client]):
 
 
 def three(n: int, id: Id, order: str = "shuffled", seed: int = 0) -> tuple[Rows, Rows, Rows]:
-    """Return the rows of a client's n examples to train on (80 %), to validate with (10 %) and to test on (10 %).
+    """Return the rows of a client's n examples for training (80 %), validation (10 %) and test (10 %).
 
-    ``shuffled`` makes the three alike (the paper's i.i.d. within a client); ``in-order`` keeps the order of the data,
-    so that the client is tested on what came last. Validation and test have at least one example where there are three.
+    ``shuffled`` splits at random (the paper's i.i.d. within a client); ``in-order`` keeps the order of the data, and
+    the last examples are for test. With three examples or more, validation and test have at least one each.
     """
     if order not in ORDERS:
         raise SpecError(f"order = {order!r}, but must be one of {ORDERS}{suggest(order, ORDERS)}")
@@ -47,12 +47,12 @@ def three(n: int, id: Id, order: str = "shuffled", seed: int = 0) -> tuple[Rows,
 
 
 def split(id: Id, x: Any, y: Any, order: str = "shuffled", seed: int = 0) -> Client:
-    """Return a client with its examples split 80/10/10, as in the paper: see ``three``."""
+    """Return a client with its examples split 80/10/10, as in the paper, by ``three``."""
     return Client(id, *((x[rows], y[rows]) for rows in three(len(x), id, order, seed)))
 
 
 def subset(items: Sequence[Item], limit: int | None, seed: int = 0) -> list[Item]:
-    """Return ``limit`` of the items, drawn at random but in their order; all of them if None or too many."""
+    """Return ``limit`` of the items, drawn at random, in their order; all items if it is None or too large."""
     if limit is None or limit >= len(items):
         return list(items)
     if limit < 1:
@@ -60,14 +60,19 @@ def subset(items: Sequence[Item], limit: int | None, seed: int = 0) -> list[Item
     return [items[i] for i in np.sort(stream(seed, "subset").permutation(len(items))[:limit])]
 
 
+def exchange(parts: Sequence[Rows], rng: np.random.Generator) -> list[Rows]:
+    """Return as many parts of the same sizes, with rows drawn at random from all parts."""
+    return np.split(rng.permutation(np.concatenate(parts)), np.cumsum([len(part) for part in parts])[:-1])
+
+
 def iid(n: int, devices: int, seed: int = 0) -> list[Rows]:
-    """Deal n examples out at random, as evenly as can be."""
+    """Partition n examples at random into devices of equal size, up to one example."""
     _check(n, devices)
     return np.array_split(stream(seed, "iid").permutation(n), devices)
 
 
 def by_label(labels: ArrayLike, devices: int, shards: int = 2, seed: int = 0) -> list[Rows]:
-    """Sort by label, cut into ``devices * shards`` shards, deal ``shards`` to each: few labels per device.
+    """Sort by label, cut into ``devices * shards`` shards, draw ``shards`` for each device: few labels per device.
 
     McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
     """
@@ -81,7 +86,7 @@ def by_label(labels: ArrayLike, devices: int, shards: int = 2, seed: int = 0) ->
 
 
 def dirichlet(labels: ArrayLike, devices: int, alpha: float, seed: int = 0) -> list[Rows]:
-    """Give each device a share of every label drawn from Dirichlet(alpha): large is even, small is lopsided.
+    """Give each device a share of every label drawn from Dirichlet(alpha): the smaller alpha, the more unequal.
 
     Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural Networks", ICML 2019. Sizes differ, too.
     """
@@ -91,7 +96,9 @@ def dirichlet(labels: ArrayLike, devices: int, alpha: float, seed: int = 0) -> l
     rng = stream(seed, "dirichlet")
     held: list[list[Rows]] = [[] for _ in range(devices)]
     known = np.unique(y)
-    shares = rng.dirichlet(np.full(devices, alpha), len(known))  # drawn first: the same for any number of examples
+    shares = rng.dirichlet(
+        np.full(devices, alpha), len(known)
+    )  # drawn first, so that they do not depend on the number of examples
     for label, share in zip(known, shares, strict=True):
         rows = rng.permutation(np.flatnonzero(y == label))
         for device, part in zip(held, _cut(rows, share), strict=True):
@@ -100,7 +107,7 @@ def dirichlet(labels: ArrayLike, devices: int, alpha: float, seed: int = 0) -> l
 
 
 def by_size(n: int, devices: int, alpha: float, seed: int = 0) -> list[Rows]:
-    """Give each device a share of the examples drawn from Dirichlet(alpha): alike in labels, unlike in size."""
+    """Give each device a share of the examples drawn from Dirichlet(alpha): devices differ in size, not in labels."""
     _check(n, devices)
     _positive(alpha)
     rng = stream(seed, "by size")

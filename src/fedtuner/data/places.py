@@ -1,10 +1,13 @@
-"""Where data sets live: one folder per set, looked for in a few places.
+"""The folders that data sets are read from and written to.
+
+Each set has a folder of its own name, in one of these:
 
 1. the folder that the environment variable FEDTUNER_DATA names;
 2. fedtuner's folder in the user's cache: ``$XDG_CACHE_HOME/fedtuner``, else ``~/.cache/fedtuner``;
 3. a folder ``shared/data`` in the current folder or in one above it.
 
-The first that has the set's files wins. What is downloaded or converted goes to ``home()``: the first of 1 and 2.
+A set is read from the first that has its files. Downloads and conversions are written to ``home()``: 1 if the variable
+is set, else 2.
 """
 
 from __future__ import annotations
@@ -19,11 +22,11 @@ from fedtuner.errors import SpecError, suggest
 
 @dataclass(frozen=True)
 class Needed:
-    """The files of a set: any one of the patterns is enough."""
+    """The files of a set; a folder that has files of one of the patterns has the set."""
 
     about: str
-    files: tuple[str, ...]  # glob patterns within the set's folder, each with the files that it stands for
-    get: bool  # whether ``fedtuner data get`` can fetch it
+    files: tuple[str, ...]  # glob patterns within the set's folder
+    get: bool  # whether ``fedtuner data get`` can download it
 
 
 SETS = {
@@ -49,7 +52,7 @@ def home() -> Path:
 
 
 def folders() -> Iterator[Path]:
-    """Yield the folders that hold sets, those to look into first coming first."""
+    """Yield the folders that may have sets, in the order in which they are searched."""
     yield home()
     yield _cache()
     here = Path.cwd()
@@ -63,7 +66,7 @@ def holds(folder: Path, name: str) -> bool:
 
 
 def find(name: str) -> Path:
-    """Return the folder of a set; if it is nowhere, say what to get and how."""
+    """Return the folder of a set; if no folder has it, raise an error that says how to get it."""
     for parent in folders():
         if holds(parent / name, name):
             return parent / name
@@ -71,7 +74,7 @@ def find(name: str) -> Path:
 
 
 def absent(name: str) -> str:
-    """Return what to say where a set is missing: what it is, the command that gets it, the files to place by hand."""
+    """Return the error message for a missing set: its content, the command that gets it, the files to place by hand."""
     needed = _needed(name)
     by_hand = f"place {' or '.join(needed.files)} in {home() / name}"
     how = f"run 'fedtuner data get {name}', or {by_hand}" if needed.get else by_hand

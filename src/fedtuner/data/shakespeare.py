@@ -1,8 +1,8 @@
 """Shakespeare's plays by speaking role: predict the next character from the 80 before it.
 
-McMahan et al., AISTATS 2017; Caldas et al., "LEAF", 2018, whose vocabulary and filter of roles these are. A window is
-not stored: it is a place in the text of all roles, and is cut out when its role is visited. LEAF's own JSON is read,
-too; its windows are stored as they are.
+McMahan et al., AISTATS 2017; Caldas et al., "LEAF", 2018, for the vocabulary and the filter of roles. A window is kept
+as its position in the text of all roles and cut out when its role is visited. LEAF's own JSON is read, too; it has the
+windows as strings, which are converted as they are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from fedtuner.data import checks, lazy, leaf, places
 from fedtuner.data.lazy import Array
 from fedtuner.data.partition import Clients, Id, subset
 from fedtuner.errors import SpecError
-from fedtuner.federation import Simulation
 
 VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 WINDOW = 80
@@ -29,7 +28,7 @@ _CODES[np.frombuffer(VOCABULARY.encode(), np.uint8)] = np.arange(len(VOCABULARY)
 
 
 class Windows:
-    """A source of windows: x are the 80 characters from a place of the text on, y the one that follows."""
+    """A source of windows: x are the 80 characters from a position of the text on, y is the next one."""
 
     def __init__(self, text: Array) -> None:
         self._text = text
@@ -37,15 +36,15 @@ class Windows:
         self._fingerprint = hashlib.blake2b(text.data, digest_size=12).hexdigest()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Windows, (self._text,)  # the views would be copied out
+        return Windows, (self._text,)  # a pickled view would be a copy of all windows
 
     def take(self, rows: Array) -> tuple[Array, Array]:
-        """Return the windows that start at these places."""
+        """Return the windows that start at these positions."""
         cut = self._views[rows]
         return cut[:, :WINDOW], cut[:, WINDOW]
 
     def labels(self, rows: Array) -> Array:
-        """Return only the characters that follow."""
+        """Return the characters that follow these windows."""
         following: Array = self._text[np.asarray(rows) + WINDOW]
         return following
 
@@ -64,9 +63,9 @@ def clients(
 ) -> Clients:
     """Return the roles, each with a window at every ``stride``-th character, at most the first ``examples`` of them.
 
-    ``in-order`` is the paper's non-i.i.d. split, by the place in the play; ``shuffled`` its i.i.d. one. Left out are
-    the roles that LEAF leaves out (two lines or fewer, 80 characters or fewer) and those with fewer than three windows;
-    ``limit`` of the rest are drawn at random.
+    ``in-order`` is the paper's non-i.i.d. split, by the position in the play; ``shuffled`` its i.i.d. split. Left out
+    are the roles that LEAF leaves out (two lines or fewer, or 80 characters or fewer) and those with fewer than three
+    windows; ``limit`` of the other roles are drawn at random.
     """
     for name, value in (("stride", stride), ("examples", 1 if examples is None else examples)):
         if value < 1:
@@ -86,7 +85,7 @@ def clients(
 
 
 def _roles(path: Path) -> tuple[Windows, list[tuple[Id, range]], list[Id]]:
-    """Return the text of all roles, each role's places in it, and the roles that LEAF leaves out."""
+    """Return the windows of all roles, the positions of each role's windows, and the roles that LEAF leaves out."""
     owners: list[tuple[Id, range]] = []
     left_out: list[Id] = []
     texts: list[Array] = []
@@ -113,7 +112,7 @@ def _roles(path: Path) -> tuple[Windows, list[tuple[Id, range]], list[Id]]:
 
 
 def characters(text: str, what: str = "the text") -> Array:
-    """Return the places of a text's characters in the vocabulary."""
+    """Return the indices of a text's characters in the vocabulary."""
     try:
         codes = _CODES[np.frombuffer(text.encode("latin-1"), np.uint8)]
     except UnicodeEncodeError:
@@ -125,37 +124,8 @@ def characters(text: str, what: str = "the text") -> Array:
 
 
 def encode(x: list[Any], y: list[Any]) -> tuple[Array, Array]:
-    """Return LEAF's windows and next characters, which are strings, as places in the vocabulary."""
+    """Return LEAF's windows and next characters, which are strings, as indices into the vocabulary."""
     for name, strings, length in (("x", x, WINDOW), ("y", y, 1)):
         if any(len(s) != length for s in strings):
             raise SpecError(f"{name} must be strings of length {length}")
     return characters("".join(x)).reshape(-1, WINDOW), characters("".join(y))
-
-
-def problem() -> Simulation:
-    """Return the paper's non-i.i.d. Shakespeare: each role trains on what it says first and is tested on the last."""
-    return _problem("shakespeare", "in-order")
-
-
-def problem_iid() -> Simulation:
-    """Return the paper's i.i.d. Shakespeare: the windows shuffled within each role."""
-    return _problem("shakespeare-iid", "shuffled")
-
-
-def problem_small() -> Simulation:
-    """Return a hundred roles with at most a thousand windows each, by place in the play, and a small network."""
-    return _problem("shakespeare-small", "in-order", small=True)
-
-
-def problem_iid_small() -> Simulation:
-    """Return a hundred roles with at most a thousand windows each, shuffled within each role, and a small network."""
-    return _problem("shakespeare-iid-small", "shuffled", small=True)
-
-
-def _problem(name: str, order: str, small: bool = False) -> Simulation:
-    from fedtuner.models import char_lstm, small_lstm
-    from fedtuner.pytorch import Task
-
-    if small:
-        return Simulation(Task(small_lstm), clients(order, limit=100, examples=1000), name)
-    return Simulation(Task(char_lstm), clients(order), name)

@@ -1,4 +1,4 @@
-"""What a person sees of the data sets: which there are, how one is spread over its clients, how a download goes."""
+"""What the command line prints of data: the list of sets, the statistics of a problem's clients, progress."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtuner.core.federation import SPLITS
 from fedtuner.data import places, sources
 from fedtuner.data.download import Tell, quiet
 from fedtuner.data.lazy import labels
-from fedtuner.federation import SPLITS, Simulation
+from fedtuner.federations import Simulation
 from fedtuner.rng import stream
 
 _BARS = 40  # characters of the longest bar
@@ -22,7 +23,7 @@ _BINS = 10
 
 
 def listing() -> list[dict[str, Any]]:
-    """Return the data sets: what each is, what it needs, and where it is, or None."""
+    """Return for each data set its content, its requirements, and its folder if it is on this machine."""
     found = []
     for name, needed in places.SETS.items():
         source = sources.SOURCES.get(name)
@@ -41,15 +42,8 @@ def print_listing(listed: Sequence[Mapping[str, Any]]) -> None:
     print(f"\nData sets are kept in {places.home()} (FEDTUNER_DATA names another folder).")
 
 
-def load(name: str) -> Simulation:
-    """Return a problem by its name, by that of its data set, or as ``package.module:function``."""
-    from fedtuner import spec
-
-    return spec.load_problem({"mnist_by_writer": "mnist-writers"}.get(name, name))
-
-
 def summary(problem: Simulation) -> dict[str, Any]:
-    """Return how a problem's examples and labels are spread over its clients."""
+    """Return statistics of a problem's examples and labels per client."""
     held = [[labels(getattr(client, split)) for split in SPLITS] for client in problem.clients]
     by_split = np.array([[len(y) for y in three] for three in held])
     sizes = by_split.sum(axis=1)
@@ -91,9 +85,9 @@ def _labels(held: Sequence[NDArray[np.int64]]) -> dict[str, Any] | None:
 
 
 def skew(counts: NDArray[np.int64]) -> float:
-    """Return how far clients' labels are from those of all: 0 if they are alike, towards 1 if each has its own.
+    """Return the label skew: 0 if all clients have the same shares of the labels, towards 1 if each has other labels.
 
-    The total variation distance between a client's shares of the labels and the overall ones, averaged over examples.
+    It is the total variation distance between a client's shares and those of all clients, averaged over examples.
 
     >>> skew(np.array([[5, 5], [5, 5]])), skew(np.array([[10, 0], [0, 10]]))
     (0.0, 0.5)
@@ -104,7 +98,7 @@ def skew(counts: NDArray[np.int64]) -> float:
 
 
 def histogram(sizes: NDArray[np.int64]) -> list[dict[str, int]]:
-    """Return how many clients have from how many to how many examples; ever wider steps if sizes differ much."""
+    """Return the number of clients per range of sizes; the ranges grow geometrically if sizes differ much."""
     low, high = int(sizes.min()), int(sizes.max())
     wide = high > 20 * max(low, 1)
     steps = np.geomspace(max(low, 1), high + 1, _BINS + 1) if wide else np.linspace(low, high + 1, _BINS + 1)
@@ -117,12 +111,12 @@ def histogram(sizes: NDArray[np.int64]) -> list[dict[str, int]]:
     ]
 
 
-def print_summary(told: Mapping[str, Any]) -> None:
-    """Print what ``summary`` returns, with a picture."""
-    examples, per, spread = told["examples"], told["per_client"], told["labels"]
-    print(f"{told['name']}: {told['clients']:,} clients, {examples['all']:,} examples")
-    if told["left_out"]:
-        print(f"  left out   {told['left_out']:,} clients that are too small")
+def print_summary(found: Mapping[str, Any]) -> None:
+    """Print what ``summary`` returns, and its histogram as bars."""
+    examples, per, spread = found["examples"], found["per_client"], found["labels"]
+    print(f"{found['name']}: {found['clients']:,} clients, {examples['all']:,} examples")
+    if found["left_out"]:
+        print(f"  left out   {found['left_out']:,} clients that are too small")
     print("  splits     " + ", ".join(f"{split} {examples[split]:,}" for split in SPLITS))
     print(f"  per client {per['min']:,} / {per['median']:,g} / {per['max']:,} (min / median / max)")
     if spread:
@@ -150,7 +144,7 @@ def print_summary(told: Mapping[str, Any]) -> None:
 
 @contextmanager
 def telling(silent: bool, out: TextIO | None = None) -> Iterator[Tell]:
-    """Yield where the progress of a download goes: a line that is written over on a terminal, lines elsewhere."""
+    """Yield a function that prints progress: on a terminal one line that is overwritten, elsewhere a line every 5 s."""
     out = out or sys.stderr
     if silent:
         yield quiet

@@ -1,7 +1,8 @@
-"""Where the data sets come from, and how they get here.
+"""The addresses and hashes of the data sets that can be downloaded, and the download of one set.
 
-Checksums, as far as they are published: NIST gives MD5 sums beside its archives; the CIFAR-10 page gives an MD5 sum,
-and Keras the SHA-256 of the same file; Project Gutenberg gives none, so there the zip archive's own CRC-32 must do.
+Hashes, as far as they are published: NIST gives MD5 sums beside its archives. The CIFAR-10 page gives an MD5 sum, and
+Keras the SHA-256 of the same file, which is the one taken here: it cannot be forged. Project Gutenberg gives none, so
+its file is checked by the CRC-32 in the zip archive alone.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from fedtuner.errors import DataError, SpecError, suggest
 
 @dataclass(frozen=True)
 class Source:
-    """A set's files at their homes, and what makes our form of them."""
+    """A set's published files, and the function that converts them."""
 
     files: tuple[File, ...]
     convert: Callable[[Sequence[Path], Path, Tell], None]
-    needs: str
+    needs: str  # what the download and the conversion take
 
 
 SOURCES = {
     "femnist": Source(
         (
-            File("https://s3.amazonaws.com/nist-srd/SD19/by_class.zip", md5="79572b1694a8506f2b722c7be54130c4"),
-            File("https://s3.amazonaws.com/nist-srd/SD19/by_write.zip", md5="a29f21babf83db0bb28a2f77b2b456cb"),
+            File("https://s3.amazonaws.com/nist-srd/SD19/by_class.zip", hash="md5:79572b1694a8506f2b722c7be54130c4"),
+            File("https://s3.amazonaws.com/nist-srd/SD19/by_write.zip", hash="md5:a29f21babf83db0bb28a2f77b2b456cb"),
         ),
         convert.femnist,
-        "a download of 1.6 GB, 2.5 GB of disk, 2 GB of memory, a quarter of an hour, and Pillow (fedtuner[data])",
+        "a download of 1.6 GB, 2.5 GB of disk, 2 GB of memory, and a quarter of an hour",
     ),
     "shakespeare": Source(
         (File("https://www.gutenberg.org/files/100/old/old/1994-01-100.zip", most=1 << 25),),
@@ -43,8 +44,7 @@ SOURCES = {
             File(
                 "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
                 size=170_498_071,
-                md5="c58f30108f718f92721af3b95e74349a",
-                sha256="6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+                hash="sha256:6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
             ),
         ),
         convert.cifar10,
@@ -54,12 +54,12 @@ SOURCES = {
 
 
 def downloads(name: str) -> Path:
-    """Return the folder that a set's archives are downloaded to, or placed in by hand."""
+    """Return the folder for a set's archives, whether downloaded or placed by hand."""
     return places.home() / "downloads" / name
 
 
 def get(name: str, tell: Tell = quiet, tries: int = 5, pause: float = 1.0) -> Path:
-    """Return the folder of a set: downloaded, checked and converted, unless it is already there."""
+    """Return the folder of a set; it is downloaded, checked and converted unless it is there already."""
     source, to = named(name), places.home() / name
     if places.holds(to, name):
         return to

@@ -40,22 +40,22 @@ else:  # pragma: no cover
     import tomli as tomllib
 
 PROBLEMS = {
-    "digits": "fedtuner.data.digits:problem",
-    "digits-in-order": "fedtuner.data.digits:problem_in_order",
-    "mnist-writers": "fedtuner.data.mnist_writers:problem",
-    "mnist-writers-iid": "fedtuner.data.mnist_writers:problem_iid",
-    "mnist-writers-small": "fedtuner.data.mnist_writers:problem_small",
-    "mnist-writers-iid-small": "fedtuner.data.mnist_writers:problem_iid_small",
-    "shakespeare": "fedtuner.data.shakespeare:problem",
-    "shakespeare-iid": "fedtuner.data.shakespeare:problem_iid",
-    "shakespeare-small": "fedtuner.data.shakespeare:problem_small",
-    "shakespeare-iid-small": "fedtuner.data.shakespeare:problem_iid_small",
-    "femnist": "fedtuner.data.femnist:problem",
-    "femnist-iid": "fedtuner.data.femnist:problem_iid",
-    "femnist-small": "fedtuner.data.femnist:problem_small",
-    "femnist-iid-small": "fedtuner.data.femnist:problem_iid_small",
-    "cifar10": "fedtuner.data.cifar10:problem",
-    "cifar10-small": "fedtuner.data.cifar10:problem_small",
+    "digits": "fedtuner.problems.digits:problem",
+    "digits-in-order": "fedtuner.problems.digits:problem_in_order",
+    "mnist-writers": "fedtuner.problems.mnist_writers:problem",
+    "mnist-writers-iid": "fedtuner.problems.mnist_writers:problem_iid",
+    "mnist-writers-small": "fedtuner.problems.mnist_writers:problem_small",
+    "mnist-writers-iid-small": "fedtuner.problems.mnist_writers:problem_iid_small",
+    "shakespeare": "fedtuner.problems.shakespeare:problem",
+    "shakespeare-iid": "fedtuner.problems.shakespeare:problem_iid",
+    "shakespeare-small": "fedtuner.problems.shakespeare:problem_small",
+    "shakespeare-iid-small": "fedtuner.problems.shakespeare:problem_iid_small",
+    "femnist": "fedtuner.problems.femnist:problem",
+    "femnist-iid": "fedtuner.problems.femnist:problem_iid",
+    "femnist-small": "fedtuner.problems.femnist:problem_small",
+    "femnist-iid-small": "fedtuner.problems.femnist:problem_iid_small",
+    "cifar10": "fedtuner.problems.cifar10:problem",
+    "cifar10-small": "fedtuner.problems.cifar10:problem_small",
 }
 
 

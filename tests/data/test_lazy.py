@@ -7,7 +7,7 @@ import fedtuner as ft
 from fedtuner import data
 from fedtuner.data.lazy import Split, Table
 from fedtuner.errors import SpecError, TaskError
-from fedtuner.federation import Lazy
+from fedtuner.federations import Lazy
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402

@@ -12,16 +12,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedtuner import cli, models
+from fedtuner import cli
 from fedtuner.data import places, show
-from fedtuner.federation import Client, Simulation
+from fedtuner.federations import Client, Simulation
+from fedtuner.problems import models
 from fedtuner.pytorch import Task
+from fedtuner.run import spec
 
-SHARED = Path(__file__).parent.parent.parent / "shared" / "data"  # beside the clone, where there is one
+PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 
 
 def here(name: str) -> pytest.MarkDecorator:
-    there = any(places.holds(folder / name, name) for folder in (SHARED, *places.folders()))
+    there = any(places.holds(folder / name, name) for folder in places.folders())
     return pytest.mark.skipif(not there, reason=f"{name} is not here")
 
 
@@ -118,28 +120,20 @@ def test_an_unknown_name_is_told(capsys):
 # Numbers of the README beside the staged data.
 
 
-@pytest.fixture
-def staged(monkeypatch: pytest.MonkeyPatch) -> None:
-    if SHARED.is_dir():
-        monkeypatch.setenv("FEDTUNER_DATA", str(SHARED))
-
-
-def told(name: str) -> tuple[int, int, int, float, int]:
-    found = show.summary(show.load(name))
-    per = found["per_client"]
-    return found["clients"], found["examples"]["all"], per["min"], per["median"], per["max"]
-
-
 @here("mnist_by_writer")
 @pytest.mark.parametrize("name", ["mnist_by_writer", "mnist-writers"])
-def test_mnist_by_writer_agrees(name, staged):
-    assert told(name) == (836, 70_000, 8, 104.5, 131)
+def test_mnist_by_writer_agrees(name, capsys):
+    assert cli.main(["data", "show", name, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    per = found["per_client"]
+    assert (found["clients"], found["examples"]["all"]) == (836, 70_000)
+    assert (per["min"], per["median"], per["max"]) == (8, 104.5, 131)
 
 
 @here("shakespeare")
-def test_shakespeare_agrees(staged):
+def test_shakespeare_agrees():
     """The README's 1,142 roles and 4,222,334 windows less the one role with two windows: two cannot be split."""
-    found = show.summary(show.load("shakespeare"))
+    found = show.summary(spec.load_problem("shakespeare"))
     if not (places.find("shakespeare") / "roles.jsonl.xz").exists():
         pytest.skip("another edition")
     assert (found["clients"], found["left_out"]) == (1_141, 1_373 - 1_141)
@@ -149,10 +143,10 @@ def test_shakespeare_agrees(staged):
 
 
 @here("cifar10")
-def test_cifar10_agrees(staged):
+def test_cifar10_agrees():
     if not (places.find("cifar10") / "cifar10_20k.npz").exists():
         pytest.skip("the whole set")
-    found = show.summary(show.load("cifar10"))
+    found = show.summary(spec.load_problem("cifar10"))
     assert found["examples"] == {"all": 20_000, "train": 12_800, "valid": 3_200, "test": 4_000}
     assert found["labels"]["rarest"] == found["labels"]["commonest"] == pytest.approx(0.1)
 
@@ -161,7 +155,7 @@ def test_cifar10_agrees(staged):
 
 
 def test_the_commands_of_the_page_parse():
-    page = (Path(__file__).parent.parent / "docs" / "data.md").read_text()
+    page = PAGE.read_text()
     commands = re.findall(r"^fedtuner [^#\n]*", page, re.MULTILINE)
     assert len(commands) >= 6
     for command in commands:
@@ -169,7 +163,7 @@ def test_the_commands_of_the_page_parse():
 
 
 def test_the_models_of_the_page_have_these_parameters():
-    page = (Path(__file__).parent.parent / "docs" / "data.md").read_text()
+    page = PAGE.read_text()
     for build in (models.femnist_cnn, models.cifar_cnn, models.char_lstm, models.small_cnn, models.small_lstm):
         assert f"{sum(p.numel() for p in build().parameters()):,}" in page
 

@@ -1,9 +1,10 @@
-"""LEAF's JSON: read in pieces of any size as json.loads reads it; mistakes name the client; fast, in little memory."""
+"""LEAF's JSON: read as json.loads reads it; mistakes name the client; fast, in little memory."""
 
 import json
 import subprocess
 import sys
 import time
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -36,25 +37,41 @@ def windows(text):
     return {"raw": text, "x": [text[i : i + 80] for i in places], "y": [text[i + 80] for i in places]}
 
 
+LABELS = st.integers(-(2**62), 2**62)  # ijson's numbers are those of C
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     users=st.dictionaries(
         st.text(max_size=5),
-        st.lists(st.tuples(st.text(max_size=6) | st.lists(st.floats(0, 1)), st.integers() | st.text(max_size=2))),
+        st.lists(st.tuples(st.text(max_size=6) | st.lists(st.floats(0, 1)), LABELS | st.text(max_size=2))),
         max_size=5,
     ),
-    chunk=st.integers(1, 60),
     indent=st.sampled_from([None, 1]),
     ascii=st.booleans(),
 )
-def test_any_file_is_read_as_json_reads_it(users, chunk, indent, ascii, tmp_path_factory):
+def test_any_file_is_read_as_json_reads_it(users, indent, ascii, tmp_path_factory):
     held = {u: {"x": [x for x, _ in pairs], "y": [y for _, y in pairs]} for u, pairs in users.items()}
     text = json.dumps({**document(held), "hierarchies": ["}", "]"], "version": 2}, indent=indent, ensure_ascii=ascii)
     path = tmp_path_factory.mktemp("leaf") / "all.json"
     path.write_text(text)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leaf, "_CHUNK", chunk)
-        assert list(leaf.read(path)) == [(u, data["x"], data["y"]) for u, data in held.items()]
+    assert list(leaf.read(path)) == [(u, data["x"], data["y"]) for u, data in held.items()]
+
+
+@pytest.mark.parametrize("order", list(permutations(("users", "num_samples", "user_data"))))
+def test_the_lists_may_stand_anywhere(order, tmp_path):
+    whole = document({"u": pictures(5)}, num_samples=[4])
+    (tmp_path / "a.json").write_text(json.dumps({key: whole[key] for key in order}))
+    with pytest.raises(SpecError, match=r"client 'u' in a\.json: num_samples says 4, but user_data has 5"):
+        list(leaf.read(tmp_path / "a.json"))
+
+
+def test_a_file_may_have_no_clients_but_must_say_so(tmp_path):
+    """LEAF's filter of small clients leaves such files."""
+    assert list(leaf.read(write(tmp_path / "a.json", {}))) == []
+    (tmp_path / "a.json").write_text("{}")
+    with pytest.raises(SpecError, match=r"a\.json is not LEAF's JSON: no clients"):
+        list(leaf.read(tmp_path / "a.json"))
 
 
 def test_femnist_is_all_files_of_a_folder(tmp_path):
@@ -106,20 +123,6 @@ def test_femnist_by_chance_mixes_the_writers(tmp_path):
     assert len(femnist.clients(limit=3, folder=tmp_path)) == 3
 
 
-@pytest.mark.parametrize("by", ["problem", "problem_iid", "problem_small", "problem_iid_small"])
-def test_femnist_problems_can_be_worked_on(by, tmp_path, monkeypatch):
-    pytest.importorskip("torch")
-    monkeypatch.setenv("FEDTUNER_DATA", str(tmp_path))
-    (tmp_path / "femnist").mkdir()
-    write(tmp_path / "femnist" / "a.json", {f"f{i}": pictures(10, i) for i in range(4)} | {"tiny": pictures(2)})
-    problem = getattr(femnist, by)()
-    problem.check()
-    assert (len(problem.clients), problem.left_out) == (4, ["tiny"])
-    held = problem.data(3, "train")
-    with problem.task.training(held, {}, 0) as trainer:
-        assert np.isfinite(trainer.gradient(problem.task.initial(0), np.arange(4))).all()
-
-
 def test_shakespeare_of_leaf(tmp_path):
     text = 'Now is the winter of our discontent {"made} glorious summer by this sun of York; ' * 2
     text = text.replace("{", "")  # the vocabulary has only the closing brace
@@ -135,11 +138,14 @@ def test_shakespeare_of_leaf(tmp_path):
 WRONG = {
     "pixels": ({"x": [[0.5] * 783], "y": [1]}, "client 'bad' in a.json: images have shape"),
     "grey": ({"x": [[0.5] * 784], "y": [1]}, "client 'bad' in a.json: pixels must be multiples of 1/255"),
-    "nan": ({"x": [[float("nan")] * 784], "y": [1]}, "client 'bad' in a.json: there are pixels that are NaN"),
+    "nan": ({"x": [[float("nan")] * 784], "y": [1]}, r"a\.json is not LEAF's JSON: .*after client 'good'"),
     "ragged": ({"x": [[0.0] * 784, [0.0]], "y": [1, 2]}, "client 'bad' in a.json: "),
     "label": ({"x": [[0.0] * 784], "y": [62]}, r"client 'bad': the label of example 0 is 62, but must be in 0\.\.61"),
+    "wrapped": ({"x": [[0.0] * 784], "y": [2**16 + 5]}, r"client 'bad': the label of example 0 is 65541, but must be"),
     "lengths": ({"x": [[0.0] * 784], "y": [1, 2]}, "client 'bad' in a.json: x has 1 examples, y has 2"),
     "no y": ({"x": [[0.0] * 784]}, "client 'bad' in a.json: no x and y"),
+    "no list": ({"x": [[0.0] * 784], "y": {}}, "client 'bad' in a.json: no x and y"),
+    "large": ({"x": [[0.0] * 784], "y": [2**70]}, r"a\.json is not LEAF's JSON: .*after client 'good'"),
 }
 
 
@@ -151,6 +157,20 @@ def test_mistakes_name_the_client(bad, words, tmp_path):
     with pytest.raises(SpecError, match=words):
         femnist.clients(folder=tmp_path)
     assert not list(tmp_path.glob("*safetensors*"))
+
+
+@pytest.mark.parametrize("pixel", [float("nan"), float("inf"), -1 / 255, 256 / 255, 0.5 / 255])
+def test_pixels_must_be_bytes(pixel):
+    images = [[0.0] * 784, [1.0] * 783 + [pixel]]
+    with pytest.raises(SpecError, match="pixels must be multiples of 1/255"):
+        femnist.encode(images, [1, 2])
+
+
+def test_without_ijson_it_says_what_to_install(tmp_path, monkeypatch):
+    write(tmp_path / "a.json", {"u": pictures(5)})
+    monkeypatch.setitem(sys.modules, "ijson", None)
+    with pytest.raises(SpecError, match=r"a\.json is read by ijson: pip install 'fedtuner\[data\]'"):
+        femnist.clients(folder=tmp_path)
 
 
 def test_characters_outside_the_vocabulary_are_named(tmp_path):

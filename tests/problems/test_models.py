@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedtuner import models
+from fedtuner.problems import models
 from fedtuner.pytorch import Task
 
 IMAGES = {
@@ -119,6 +119,13 @@ def test_the_next_character_depends_on_all_before_it(name):
     one, first, last = network(x)
     assert not torch.equal(one, first)
     assert not torch.equal(one, last)
+
+
+def test_dropout_is_on_every_layer_that_has_one():
+    """Between the two LSTM layers, too, as when a study sets it."""
+    made = models.char_lstm(dropout=0.3)
+    assert (made.recurrent.dropout, made.dropout.p) == (0.3, 0.3)
+    assert Task(partial(models.char_lstm, dropout=0.3)).hyperparameters["dropout"].default == 0.3
 
 
 def test_the_small_one_reads_the_last_characters_only():

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedtuner import cli, spec
+from fedtuner import cli, tables
 from fedtuner.data import binary, places
 from fedtuner.errors import SpecError
-
-SHARED = Path(__file__).parent.parent.parent / "shared" / "data"  # beside the clone, where there is one
+from fedtuner.run import spec
+from fedtuner.tuners import FedEx
 
 PAPER = {"shakespeare": (4000, 800), "femnist": (2000, 200), "cifar10": (4000, 800), "mnist-writers": (2000, 200)}
 SETS = {"mnist-writers": "mnist_by_writer", "shakespeare": "shakespeare", "femnist": "femnist", "cifar10": "cifar10"}
@@ -37,10 +37,10 @@ def test_every_benchmark_has_a_small_variant():
 @pytest.mark.parametrize("name", NAMES)
 def test_settings_are_the_papers(name):
     parsed = spec.parse(spec.read(name)[1])
-    schedule, fedex = parsed.schedule.describe(), parsed.fedex
+    schedule, fedex = tables.table(parsed.schedule), parsed.tuner
     assert parsed.problem == name
     assert (schedule["kind"], schedule["eta"], schedule["eliminations"]) == ("halving", 3, 3)
-    assert fedex is not None
+    assert isinstance(fedex, FedEx)
     assert (fedex.k, fedex.eps, fedex.step) == (27, 0.1, "aggressive")
     assert (parsed.method, parsed.cohort, parsed.target) == ("fedavg", 10, "personalized")
     assert dict(parsed.client) == ({"epochs": 1} if family(name) == "shakespeare" else {})
@@ -90,9 +90,7 @@ def run_briefly(name: str, store: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mnist-writers-small", "shakespeare-small", "cifar10-small"])
-def test_small_presets_run_on_the_staged_data(name, tmp_path, monkeypatch, capsys):
-    if SHARED.is_dir():
-        monkeypatch.setenv("FEDTUNER_DATA", str(SHARED))
+def test_small_presets_run_on_the_staged_data(name, tmp_path, capsys):
     try:
         places.find(SETS[family(name)])
     except SpecError:

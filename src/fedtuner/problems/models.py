@@ -1,12 +1,12 @@
 """Networks for the built-in problems: those of the paper, and small ones for quick studies.
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017: char_lstm and
-cifar_cnn (which is that of TensorFlow's CIFAR-10 tutorial). Caldas et al., "LEAF", 2018: femnist_cnn, and char_lstm's
-way of predicting one character from the last state. Different here: PyTorch's initialisation, its two bias vectors per
-LSTM gate, and a dropout layer, since the paper tunes dropout.
+cifar_cnn (the network of TensorFlow's CIFAR-10 tutorial). Caldas et al., "LEAF", 2018: femnist_cnn; char_lstm predicts
+one character from the last state, as there. Different here: PyTorch's initialisation, its two bias vectors per LSTM
+gate, and a dropout layer, since the paper tunes dropout.
 
-Images are bytes 0..255 or floats 0..1, in any of the usual shapes; characters are whole numbers. A pooling layer stands
-before its ReLU: the same function, with a quarter of the work.
+Images are bytes 0..255 or floats 0..1, in any of the shapes that ``Images`` lists; characters are whole numbers. Max
+pooling precedes ReLU, which gives the same values with a quarter of the work.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def femnist_cnn(classes: int = 62, dropout: float = 0.0) -> nn.Module:
 
 
 def cifar_cnn(dropout: float = 0.0) -> nn.Module:
-    """Return the network of TensorFlow's CIFAR-10 tutorial, with its crops in front: 1,068,298 parameters."""
-    pool = partial(nn.MaxPool2d, 3, stride=2, ceil_mode=True)  # 24 -> 12 -> 6, as TensorFlow's padding gives
+    """Return the network of TensorFlow's CIFAR-10 tutorial, which starts with random crops: 1,068,298 parameters."""
+    pool = partial(nn.MaxPool2d, 3, stride=2, ceil_mode=True)  # 24 -> 12 -> 6, as with TensorFlow's padding
     return nn.Sequential(
         Crops(24),
         *(nn.Conv2d(3, 64, 5, padding=2), pool(), nn.ReLU(), ResponseNorm()),
@@ -72,7 +72,7 @@ def cifar_cnn(dropout: float = 0.0) -> nn.Module:
 
 def char_lstm(vocabulary: int = 80, dropout: float = 0.0) -> nn.Module:
     """Return the character model: an embedding of 8, two LSTM layers of 256, the next character from the last state."""
-    return NextCharacter(vocabulary, 8, partial(nn.LSTM, num_layers=2), 256, dropout)
+    return NextCharacter(vocabulary, 8, partial(nn.LSTM, num_layers=2, dropout=dropout), 256, dropout)
 
 
 def small_lstm(vocabulary: int = 80, hidden: int = 64, dropout: float = 0.0, last: int = 10) -> nn.Module:
@@ -85,10 +85,7 @@ def _convolution(channels: int, filters: int, width: int) -> tuple[nn.Module, ..
 
 
 class NextCharacter(nn.Module):
-    """Predicts the character that follows a window of them; dropout between the layers and on the last state.
-
-    Of a window it reads the ``last`` characters, or all (0).
-    """
+    """Predicts the character after a window of characters, of which it reads the ``last`` ones, or all (0)."""
 
     def __init__(
         self, vocabulary: int, embedding: int, recurrent: Callable[..., nn.RNNBase], hidden: int, dropout: float,
@@ -111,7 +108,7 @@ class NextCharacter(nn.Module):
 class ResponseNorm(nn.Module):
     """Local response normalisation: each channel is divided by (1 + 0.001 * mean of the 9 squares around it)^0.75.
 
-    The same as ``nn.LocalResponseNorm(9, 0.001)`` in half the time: the sum over channels is a product with a band.
+    The same as ``nn.LocalResponseNorm(9, 0.001)`` in half the time: a product with a band matrix sums the channels.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -145,11 +142,11 @@ class Images(Floats):
 
 
 class Crops(Images):
-    """McMahan's preparation of CIFAR-10's 32x32 images, from TensorFlow's tutorial.
+    """The preprocessing of CIFAR-10's 32x32 images by McMahan et al., which is that of TensorFlow's tutorial.
 
-    In training a random crop, a flip half of the time, brightness moved by up to 63 of 255, contrast scaled by 0.2 to
-    1.8, all drawn per image from torch's generator; in evaluation the crop from the centre. Either way each image then
-    gets mean 0 and deviation 1.
+    In training a random crop, a flip with probability 1/2, brightness shifted by up to 63 of 255, contrast scaled by
+    0.2 to 1.8, all drawn per image from torch's generator; in evaluation the crop from the centre. In both each image
+    is then standardised.
     """
 
     def __init__(self, crop: int, channels: int = 3, size: int = 32) -> None:
@@ -176,7 +173,7 @@ class Crops(Images):
 
 
 def _standardise(x: Tensor) -> Tensor:
-    """Return images of mean 0 and deviation 1; the deviation counts as at least 1 / sqrt(values), for blank ones."""
+    """Return images of mean 0 and deviation 1. As in TensorFlow, a deviation is at least 1 / 255 / sqrt(values)."""
     mean = x.mean((1, 2, 3), keepdim=True)
     deviation = x.std((1, 2, 3), correction=0, keepdim=True)
     return (x - mean) / deviation.clamp_min(x[0].numel() ** -0.5 / 255)

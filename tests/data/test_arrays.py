@@ -7,7 +7,7 @@ import pytest
 
 from fedtuner import data
 from fedtuner.errors import SpecError
-from fedtuner.federation import Lazy
+from fedtuner.federations import Lazy
 
 OWNERS = np.array(["b", "a", "c", "a"] * 12 + ["tiny", "tiny"])
 

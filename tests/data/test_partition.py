@@ -1,4 +1,4 @@
-"""Who holds which examples: every example once, at any seed; the paper's 80/10/10."""
+"""Splits and partitions: every example is in one, at any seed; the paper's 80/10/10."""
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ DEALS = {
     "by_label": lambda seed: data.by_label(LABELS, 20, 2, seed),
     "dirichlet": lambda seed: data.dirichlet(LABELS, 20, 0.3, seed),
     "by_size": lambda seed: data.by_size(300, 20, 0.5, seed),
+    "exchange": lambda seed: partition.exchange(np.array_split(np.arange(300), 20), stream(seed, "test")),
 }
 
 
