@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,42 +14,32 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
 from fedtuner import methods
-from fedtuner.arm import work
+from fedtuner.core.method import Method
+from fedtuner.core.model import Learner, Metrics, Task
+from fedtuner.core.records import Plan, Report, Tried
+from fedtuner.core.round import work
 from fedtuner.errors import ClientError, SpecError, suggest
-from fedtuner.federation import Client, Simulation, Try
+from fedtuner.federations import Client, Simulation
 from fedtuner.flower import handshake
-from fedtuner.flower.messages import (
-    ARRAYS,
-    CLIENT,
-    HANDSHAKE,
-    WORK,
-    Flat,
-    Order,
-    config_of,
-    job_of,
-    order_of,
-    plain,
-    report_content,
-)
+from fedtuner.flower.messages import ARRAYS, HANDSHAKE, WORK, order_of, report_content
 from fedtuner.flower.secure import secure_train
-from fedtuner.methods.base import Method
+from fedtuner.flower.wire import Flat
 from fedtuner.space import Config
-from fedtuner.task import Metrics, Task
 
-Data = Callable[[Context], Client]
 _ACTION = "fedtuner"
+_NO_VECTOR = np.zeros(0, np.float32)
 
 
 def client_app(
-    task: Task,
-    data: Data,
+    task: Task | Learner,
+    data: Callable[[Context], Client],
     *,
     method: Method | None = None,
     secure: bool = False,
     secret: str | None = None,
     mods: list[Mod] | None = None,
 ) -> ClientApp:
-    """Return a ClientApp that does a study's work with a task.
+    """Return a ClientApp that does a study's work with a task, or with a learner.
 
     ``data(context)`` gives the client: its splits, and an id that stays the same when the node restarts, such as
     ``context.node_config["partition-id"]``. ``method`` is only needed where it is not one of ``fedtuner.methods``.
@@ -72,27 +62,20 @@ def client_app(
 
     @app.train(_ACTION)
     def train(message: Message, context: Context) -> Message:
-        job = job_of(message.content, wire)
-        report = work(find(order_of(message.content).method), Simulation(task, [data(context)]), job)
-        update = report.update
-        content = report_content(
-            wire.record(update.w), report.examples, report.before, report.after, update.extra, update.memory,
-            report.tried,
-        )  # fmt: skip
-        return Message(content, reply_to=message)
+        order = order_of(message.content)
+        plan = replace(order.plan, w=wire.vector(message.content.array_records[ARRAYS]))
+        report = work(find(order.method), Simulation(task, [data(context)]), plan, order.job)
+        return Message(report_content(report, wire.record(report.change)), reply_to=message)
 
     return app
 
 
 def method_named(name: str) -> Method:
     """Return the method of this name."""
-    found = getattr(methods, name, None)
-    if not isinstance(found, Method):
-        known = [n for n in methods.__all__ if isinstance(getattr(methods, n), Method)]
-        raise SpecError(
-            f"no method {name!r} here{suggest(name, known)}; give a method of your own: client_app(method=)"
-        )
-    return found
+    if name not in methods.ALL:
+        hint = suggest(name, list(methods.ALL))
+        raise SpecError(f"no method {name!r} here{hint}; give a method of your own: client_app(method=)")
+    return methods.ALL[name]
 
 
 def tuned(
@@ -152,25 +135,26 @@ class _Tuned(ClientApp):
         return self._work(message, context) if kind == WORK else self._app(message, context)
 
     def _work(self, message: Message, context: Context) -> Message:
-        content, order = message.content, order_of(message.content)
-        if order.split not in self._splits:
+        order, model = order_of(message.content), message.content.array_records[ARRAYS]
+        plan, (first, *others) = order.plan, order.job.choices
+        if plan.split not in self._splits:
             raise ClientError(
                 f"the app evaluates on {self._splits[0]!r} data only: let evaluate read config['split'] and give "
-                f"tuned(app, splits=('valid', {order.split!r}))"
+                f"tuned(app, splits=('valid', {plan.split!r}))"
             )
-        model, drawn = content.array_records[ARRAYS], config_of(content, CLIENT)
-        call = _Calls(self._app, message, context, self._names, order)
-        before = call.evaluate(model, drawn)
-        update, count, after = call.train(model, drawn, before.count)
-        tried = [Try(j, before, call.train(model, c, before.count)[2]) for j, c in order.others]
-        return Message(report_content(update, count, before, after, {}, {}, tried), reply_to=message)
+        call = _Calls(self._app, message, context, self._names, plan)
+        before = call.evaluate(model, first.config)
+        update, count, after = call.train(model, first.config, before.count)
+        tried = [Tried(c.label, before, call.train(model, c.config, before.count)[2]) for c in others]
+        report = Report(0, _NO_VECTOR, {}, {}, count, (Tried(first.label, before, after), *tried), True)
+        return Message(report_content(report, update), reply_to=message)
 
 
 class _Calls:
     """The app's own functions, called as Flower calls them."""
 
-    def __init__(self, app: ClientApp, message: Message, context: Context, names: _Names, order: Order) -> None:
-        self._app, self._message, self._context, self._names, self._order = app, message, context, names, order
+    def __init__(self, app: ClientApp, message: Message, context: Context, names: _Names, plan: Plan) -> None:
+        self._app, self._message, self._context, self._names, self._plan = app, message, context, names, plan
 
     def train(self, model: ArrayRecord, drawn: Config, validated: int) -> tuple[ArrayRecord, int, Metrics]:
         """Return the model after training, |T|, and the metrics of that model on the client's validation data."""
@@ -202,7 +186,7 @@ class _Calls:
         message.metadata.message_type = kind
         # Flower's strategies send server-round too; splits= needs split. A study refuses hyperparameters of these
         # names.
-        config: Any = {**plain(drawn), "server-round": self._order.round + 1, "split": self._order.split}
+        config: Any = {**drawn, "server-round": self._plan.round + 1, "split": self._plan.split}
         message.content = RecordDict({names.arrays: copy.deepcopy(model), names.config: ConfigRecord(config)})
         reply = self._app(message, self._context)
         if reply.has_error():

@@ -7,24 +7,22 @@ An arm is paused by sending it no requests.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from flwr.app import Message
 
-from fedtuner.arm import Arm, Setting, State, aggregate, begin, finish, plan
+from fedtuner.core.executor import Advance, Progress, Stop
+from fedtuner.core.records import Job, Plan, Report, Tally
+from fedtuner.core.round import Round, measured
+from fedtuner.core.store import Blobs
 from fedtuner.errors import FleetError
-from fedtuner.federation import Report
 from fedtuner.flower.exchange import Request
-from fedtuner.flower.messages import WORK, MalformedError, job_content, reason_of, report_of
-from fedtuner.flower.replies import Fitting, bounded
-from fedtuner.legs import Assessment, Leg, Progress
-from fedtuner.memory import memory_of, recall
-from fedtuner.methods.base import Job
-from fedtuner.task import Metrics
+from fedtuner.flower.messages import WORK, Records, job_content, plan_records, reason_of
+from fedtuner.flower.replies import Expected, expected
+from fedtuner.flower.wire import MalformedError
+from fedtuner.run.executors.serial import fetched, settled
 
 if TYPE_CHECKING:
     from fedtuner.flower.fleet import Fleet
@@ -32,65 +30,59 @@ if TYPE_CHECKING:
 _TRIES = 3  # a round without any report is sent again; after so many tries the study stops with the last reason
 
 
-@dataclass(frozen=True)
-class _RequestKey:
-    """One client's request in a round: what the reply is known by."""
-
-    round: _RoundInFlight
-    place: int  # in the round's jobs
-    client: str | int
-
-    def __str__(self) -> str:
-        return f"{self.round.name}, client {self.client!r}"
-
-
+@dataclass(eq=False)
 class _RoundInFlight:
     """A round whose requests have been sent, and the reports that have arrived."""
 
-    def __init__(self, name: str, jobs: Sequence[Job], deadline: float) -> None:
-        self.name, self.jobs, self.deadline = name, jobs, deadline
-        self.reports: list[Report | None] = [None] * len(jobs)
-        self.pending: dict[int, int] = {}  # place of a job without a reply -> the node that has it
-        self.last_fault = ""
+    name: str
+    plan: Plan
+    shared: Records  # what all its clients are sent
+    expected: Expected
+    deadline: float
+    reports: dict[int, Report] = field(default_factory=dict)  # by the place of their job
+    pending: dict[int, int] = field(default_factory=dict)  # place of a job without a reply -> the node that has it
+    last_fault: str = "the deadline passed"
 
     def over(self, now: float) -> bool:
         return not self.pending or now > self.deadline
 
 
+@dataclass(frozen=True)
+class _RequestKey:
+    """One client's request in a round: what the reply is known by."""
+
+    round: _RoundInFlight
+    place: int  # in the plan's jobs
+    client: str | int
+
+    @property
+    def job(self) -> Job:
+        return self.round.plan.jobs[self.place]
+
+    def __str__(self) -> str:
+        return f"{self.round.name}, client {self.client!r}"
+
+
+@dataclass
 class _ArmInFlight:
     """An arm that is being advanced."""
 
-    def __init__(self, leg: Leg, state: State) -> None:
-        self.arm: Arm = leg.arm
-        self.until, self.state = leg.until, state
-        self.round: _RoundInFlight | None = None
-        self.empty_tries = 0  # of its current round
-
-    @property
-    def done(self) -> bool:
-        return self.state.round >= self.until or self.state.diverged
+    work: Advance
+    round: _RoundInFlight | None = None
+    empty_tries: int = 0  # of its current round
 
 
 class Dispatch:
     """Advances arms on a fleet."""
 
-    workers = 1
+    def __init__(self, fleet: Fleet, round: Round, blobs: Blobs) -> None:
+        self._fleet, self._round, self._blobs = fleet, round, blobs
 
-    def __init__(self, fleet: Fleet, setting: Setting, folder: Path) -> None:
-        self._fleet, self._setting, self._folder = fleet, setting, folder
-        self._fitting = Fitting()
-        self.missing = 0  # clients without a report in the last evaluation
-
-    def advance(self, legs: Sequence[Leg], stop: Callable[[], bool]) -> Iterator[Progress]:
+    def advance(self, work: Sequence[Advance], stop: Stop) -> Iterator[Progress]:
         """Advance all arms at once. On ``stop`` the rounds in flight are abandoned: a continued run repeats them."""
-        arms = []
-        for leg in legs:
-            state = begin(self._setting, self._fleet, leg.arm) if leg.state is None else leg.state
-            if state.round == 0:
-                yield Progress(leg.arm.id, (), state)
-            arms.append(_ArmInFlight(leg, state))
+        arms = [_ArmInFlight(one) for one in work]
         try:
-            while (arms := [arm for arm in arms if not arm.done]) and not stop():
+            while (arms := [arm for arm in arms if not arm.work.done]) and not stop():
                 busy = self._receive()
                 for arm in arms:
                     if arm.round is not None and arm.round.over(self._fleet.clock.now()):
@@ -103,61 +95,67 @@ class Dispatch:
         finally:
             for arm in arms:
                 if arm.round is not None:
-                    self._fleet.requests.abandon(self._pending_keys(arm.round))
+                    self._fleet.requests.abandon(self._keys(arm.round, arm.round.pending))
 
-    def assess(self, jobs: Sequence[Assessment]) -> list[tuple[Metrics, Metrics]]:
+    def evaluate(self, plan: Plan) -> Tally:
         """Evaluate on all clients at once; a client that does not reply has no weight."""
-        todo = [replace(a.job, memory=recall(a.memory)) for a in jobs]
-        round = _RoundInFlight("evaluation", todo, self._fleet.clock.now() + self._fleet.deadline)
-        self._send([(round, place) for place in range(len(todo))])
+        round = self._begin("evaluation", plan)
+        self._send(self._keys(round, range(len(plan.jobs))))
         while not round.over(self._fleet.clock.now()):
             self._fleet.pause(self._receive())
         self._drop_pending(round)
-        reports = self._bound(round)
-        reported = sum(r is not None for r in reports)
-        if not reported:
-            raise FleetError(f"no client answered an evaluation: {round.last_fault or 'the deadline passed'}")
-        self.missing = self._fleet.population - reported
-        nothing = Metrics(math.nan, math.nan, 0)
-        return [(nothing, nothing) if r is None else (r.before, r.after) for r in reports]
+        if not round.reports:
+            raise FleetError(f"no client answered an evaluation: {round.last_fault}")
+        round.reports = {place: measured(report) for place, report in round.reports.items()}
+        return self._tally(round)
 
     def close(self) -> None:
         """Do nothing: the fleet outlives its executors."""
 
+    # Send
+
+    def _begin(self, name: str, planned: Plan) -> _RoundInFlight:
+        fleet, method, plan = self._fleet, self._round.setup.method, fetched(planned, self._blobs)
+        shared = plan_records(plan, method.name, fleet.wire.record(plan.w))
+        reports = expected(plan, method, fleet.model, fleet.wire)
+        return _RoundInFlight(name, plan, shared, reports, fleet.clock.now() + fleet.deadline)
+
     def _send_rounds(self, arms: Sequence[_ArmInFlight]) -> bool:
         """Send the next round of every arm that has none in flight, and the jobs of clients that restarted, again."""
-        jobs: list[tuple[_RoundInFlight, int]] = []
+        keys: list[_RequestKey] = []
         for arm in arms:
             if arm.round is not None:
-                jobs += [(arm.round, place) for place in self._restarted(arm.round)]
-            elif not arm.done and self._fleet.enough():
-                planned = plan(self._setting, self._fleet, arm.arm, arm.state)
-                name = f"arm {arm.arm.id}, round {arm.state.round + 1}"
-                arm.round = _RoundInFlight(name, planned, self._fleet.clock.now() + self._fleet.deadline)
-                jobs += [(arm.round, place) for place in range(len(planned))]
-        self._send(jobs)
-        return bool(jobs)
+                keys += self._restarted(arm.round)
+            elif not arm.work.done and self._fleet.enough():
+                one = arm.work
+                plan = self._round.plan(one.arm, one.state, self._fleet.present())
+                arm.round = self._begin(f"arm {one.arm.id}, round {one.state.round + 1}", plan)
+                keys += self._keys(arm.round, range(len(plan.jobs)))
+        self._send(keys)
+        return bool(keys)
 
-    def _restarted(self, round: _RoundInFlight) -> list[int]:
-        """Return the places of the jobs whose client restarted: its node is not the one that has the job."""
-        fleet = self._fleet
-        return [p for p, node in round.pending.items() if fleet.node_of(round.jobs[p].client) not in (None, node)]
+    def _restarted(self, round: _RoundInFlight) -> list[_RequestKey]:
+        """Return the jobs whose client restarted: its node is not the one that has the job."""
+        nodes = {place: self._fleet.node_of(round.plan.jobs[place].client) for place in round.pending}
+        return self._keys(round, [p for p, node in nodes.items() if node not in (None, round.pending[p])])
 
-    def _send(self, jobs: Sequence[tuple[_RoundInFlight, int]]) -> None:
-        requests, models = [], {}
-        for round, place in jobs:
-            job = round.jobs[place]
-            if id(job.w) not in models:  # the jobs of a round share one record: Flower transfers its arrays once
-                models[id(job.w)] = self._fleet.wire.record(job.w)
-            content = job_content(job, self._setting.method.name, models[id(job.w)])
-            key, node = self._key(round, place), self._fleet.node_of(job.client)
-            if place in round.pending:
+    def _send(self, keys: Iterable[_RequestKey]) -> None:
+        requests = []
+        for key in keys:
+            round, node = key.round, self._fleet.node_of(key.job.client)
+            if key.place in round.pending:
                 self._fleet.requests.abandon([key])
             if node is not None:
-                round.pending[place] = node
-                requests.append(Request(key, node, WORK, content, f"{job.arm}:{job.round}"))
+                round.pending[key.place] = node
+                group = f"{round.plan.arm}:{round.plan.round}"
+                requests.append(Request(key, node, WORK, job_content(round.shared, key.job), group))
         for request in self._fleet.requests.send(requests):
             self._drop(request.key, "error", "the grid did not take the message")
+
+    def _keys(self, round: _RoundInFlight, places: Iterable[int]) -> list[_RequestKey]:
+        return [_RequestKey(round, place, self._fleet.id_of(round.plan.jobs[place].client)) for place in places]
+
+    # Receive
 
     def _receive(self) -> bool:
         replies = self._fleet.poll()
@@ -167,76 +165,62 @@ class Dispatch:
 
     def _take_reply(self, key: Hashable, message: Message) -> None:
         assert isinstance(key, _RequestKey)
-        if key.place not in key.round.pending:  # the client was dropped from the round
+        round = key.round
+        if key.place not in round.pending:  # the client was dropped from the round
             return
         if message.has_error():
             self._drop(key, "error", reason_of(message.error.reason))
             return
-        job, fleet = key.round.jobs[key.place], self._fleet
         try:
-            report = report_of(message.content, job, fleet.wire, fleet.task.worst_error)
+            round.reports[key.place] = round.expected.read(message.content, key.job)
+            del round.pending[key.place]
         except MalformedError as error:
             self._drop(key, "malformed", str(error))
-            return
-        key.round.reports[key.place] = report
-        del key.round.pending[key.place]
 
     def _drop(self, key: Hashable, kind: str, why: str) -> None:
         assert isinstance(key, _RequestKey)
         key.round.pending.pop(key.place, None)
         key.round.last_fault = f"client {key.client!r}: {why}"
-        job = key.round.jobs[key.place]
-        self._fleet.fault(kind, f"{key}: {why}", arm=job.arm, round=job.round + 1, client=key.client)
+        self._fault(key, kind, why)
+
+    def _fault(self, key: _RequestKey, kind: str, text: str) -> None:
+        plan = key.round.plan
+        self._fleet.fault(kind, f"{key}: {text}", arm=plan.arm, round=plan.round + 1, client=key.client)
 
     def _drop_pending(self, round: _RoundInFlight) -> None:
         """Drop the clients that have not replied."""
-        pending = self._pending_keys(round)
+        pending = self._keys(round, round.pending)
         self._fleet.requests.abandon(pending)
         for key in pending:
             self._drop(key, "timeout", f"no answer in {self._fleet.deadline:g} s")
 
-    def _drop_unusable(self, arm: _ArmInFlight, round: _RoundInFlight) -> None:
-        """Drop the reports whose vectors the method's aggregation cannot use."""
-
-        def alone(report: Report) -> None:
-            for name, v in report.update.extra.items():
-                if v.shape not in ((self._fleet.task.trainable,), (self._fleet.task.size,)):
-                    raise ValueError(f"{name!r} has shape {v.shape}, not the model's")
-            aggregate(self._setting, self._fleet, arm.arm, arm.state, [report])
-
-        round.reports, unusable = self._fitting(round.reports, arm.state.slots, alone)
-        for place, why in unusable.items():
-            self._drop(self._key(round, place), "malformed", why)
-
-    def _bound(self, round: _RoundInFlight) -> list[Report | None]:
-        """Return the round's reports with bounded weights."""
-        kept = bounded(round.reports, self._fleet.most_examples)
-        for place, (report, weighs) in enumerate(zip(round.reports, kept, strict=True)):
-            if report is not weighs and report is not None and weighs is not None:
-                sizes = f"{report.examples} and {report.before.count} examples count as {weighs.examples} and "
-                sizes += f"{weighs.before.count}: if they are true, set most_examples="
-                key = self._key(round, place)
-                self._fleet.fault("capped", f"{key}: {sizes}", arm=round.jobs[place].arm, client=key.client)
-        return kept
+    # Settle
 
     def _end_round(self, arm: _ArmInFlight, round: _RoundInFlight) -> Progress | None:
-        """Aggregate a round that is over. A round without reports is sent again and uses no budget."""
+        """Settle a round that is over. A round without reports is sent again and uses no budget."""
         self._drop_pending(round)
-        self._drop_unusable(arm, round)
-        reports = self._bound(round)
         arm.round = None
-        if not any(reports):
+        if not round.reports:
             arm.empty_tries += 1
             if arm.empty_tries >= _TRIES:
                 raise FleetError(f"{round.name}: no client reported in {_TRIES} tries; the last: {round.last_fault}")
             return None
         arm.empty_tries = 0
-        folder = memory_of(self._folder, arm.arm.id)
-        arm.state, record = finish(self._setting, self._fleet, arm.arm, arm.state, reports, folder)
-        return Progress(arm.arm.id, (record,), arm.state)
+        progress = settled(self._round, self._blobs, arm.work, self._tally(round))
+        assert progress.state is not None
+        arm.work = replace(arm.work, state=progress.state)
+        return progress
 
-    def _key(self, round: _RoundInFlight, place: int) -> _RequestKey:
-        return _RequestKey(round, place, self._fleet.id_of(round.jobs[place].client))
-
-    def _pending_keys(self, round: _RoundInFlight) -> list[_RequestKey]:
-        return [self._key(round, place) for place in round.pending]
+    def _tally(self, round: _RoundInFlight) -> Tally:
+        """Return the tally of a round's reports; what its screens cut or left out is a fault."""
+        tally = self._round.tally(round.plan, [round.reports.get(place) for place in range(len(round.plan.jobs))])
+        rows = {row.client: row for row in tally.rows}  # empty where privacy hides single clients
+        for key in self._keys(round, sorted(round.reports) if rows else ()):
+            report, row = round.reports[key.place], rows.get(key.client)
+            sizes = report.examples, report.after.count
+            if row is None:
+                self._fault(key, "screened", "a screen left its report out")
+            elif sizes != (row.examples, row.validated):
+                counted = f"{sizes[0]} and {sizes[1]} examples count as {row.examples} and {row.validated}"
+                self._fault(key, "capped", f"{counted}: if they are true, set most_examples=")
+        return tally

@@ -1,23 +1,20 @@
 """The handshake: a node reports the id of its client, and the server checks whether the node's app fits the study.
 
-A client is known by the id that its own side reports. A device that restarts is a new node, but the same client. The
-ids of all clients that a study has met are kept in its store, so that a continued run knows how many there are.
+A client is known by the id that its own side reports. A device that restarts is a new node, but the same client.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedtuner.flower.messages import ABOUT, VERSION, MalformedError, reason_of
+from fedtuner.flower.messages import ABOUT, VERSION, reason_of
+from fedtuner.flower.wire import MalformedError
 from fedtuner.rng import number
-from fedtuner.store import read_json, write_json
 
 
 @dataclass(frozen=True)
@@ -81,13 +78,3 @@ def natural(id: str | int) -> tuple[Any, ...]:
         return (0, id)
     parts = [(0, int(p), "") if p.isdecimal() else (1, 0, p) for p in re.split(r"(\d+)", id)]
     return (1, tuple(parts), id)
-
-
-def read_ids(file: Path) -> list[str | int]:
-    """Return the ids of the clients that a study has met."""
-    return list(read_json(file)) if file.exists() else []
-
-
-def write_ids(file: Path, ids: Iterable[str | int]) -> None:
-    """Write the ids of the clients that a study has met."""
-    write_json(file, sorted(ids, key=natural))

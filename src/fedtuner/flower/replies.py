@@ -1,85 +1,106 @@
-"""Checks of the reports of a round: weights are bounded, and updates that cannot be aggregated are left out.
+"""What the server accepts of a client's report: vectors as the method declares them, and numbers that can be true.
 
-A finite update of the right shape is accepted: averaging is no defence against a client that sends a bad model on
+A finite change of the right shape is accepted: averaging is no defence against a client that sends a bad model on
 purpose.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
-from fedtuner.federation import Report
-from fedtuner.methods.base import Vectors
+import numpy as np
+from flwr.app import MetricRecord, RecordDict
 
-TIMES = 10  # the largest weight of a client, in medians of its round
-Kind = tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes of the vectors beside the model
+from fedtuner.core.method import Method, Optimiser, Shape
+from fedtuner.core.model import NOTHING, Metrics, Model, Vectors, finite
+from fedtuner.core.records import Job, Plan, Report, Tried
+from fedtuner.core.tally import penalised
+from fedtuner.flower.messages import ARRAYS, EXTRA, MEASURED, MEMORY, REPORT
+from fedtuner.flower.wire import MalformedError, Wire, vectors_of
 
-
-class Fitting:
-    """Finds the reports whose extra vectors the method's aggregation can use, and that are alike.
-
-    Only the method's code knows which vectors it needs, so one report of each kind is aggregated by itself, once for
-    each kind of slots that the server has.
-    """
-
-    def __init__(self) -> None:
-        self._proven: set[tuple[Kind, Kind]] = set()
-
-    def __call__(
-        self, reports: Sequence[Report | None], slots: Vectors, aggregate: Callable[[Report], object]
-    ) -> tuple[list[Report | None], dict[int, str]]:
-        """Return the reports of the most frequent kind that can be aggregated, and why the others are left out."""
-        kinds = [None if r is None else _kind(r.update.extra) for r in reports]
-        whys: dict[Kind, str] = {}
-        for report, kind in zip(reports, kinds, strict=True):
-            if report is None or kind is None or kind in whys:
-                continue
-            if (kind, _kind(slots)) not in self._proven:
-                try:
-                    aggregate(replace(report, examples=1))
-                    self._proven.add((kind, _kind(slots)))
-                except Exception as error:  # a client must not be able to stop the study
-                    whys[kind] = f"its vectors cannot be aggregated ({type(error).__name__}: {error})"
-        counts = Counter(kind for kind in kinds if kind is not None and kind not in whys)
-        usual = counts.most_common(1)[0][0] if counts else None
-        out = {
-            place: whys.get(kind, "its vectors are unlike the other clients'")
-            for place, kind in enumerate(kinds)
-            if kind is not None and kind != usual
-        }
-        return [None if place in out else r for place, r in enumerate(reports)], out
+Shapes = Mapping[str, tuple[int, ...]]
 
 
-def bounded(reports: Sequence[Report | None], most: int | None) -> list[Report | None]:
-    """Return the reports with |T| and |V| of at most ``most``; None is ten times the median of the round's.
+@dataclass(frozen=True)
+class Expected:
+    """What the reports on a plan's jobs must be."""
 
-    Of an even number the lower of the two in the middle is the median, so that one of two cannot move it at will.
-    """
-    arrived = [r for r in reports if r is not None]
-    train, valid = (most,) * 2 if most is not None else (
-        _limit([r.examples for r in arrived]), _limit([r.before.count for r in arrived])
-    )  # fmt: skip
-    return [None if r is None else _cut(r, train, valid) for r in reports]
+    plan: Plan
+    wire: Wire
+    worst: float  # the error of a model that is not made of numbers
+    optimiser: Optimiser
+    extra: Shapes
+    memory: Shapes
+
+    def read(self, content: RecordDict, job: Job) -> Report:
+        """Return the report on a job, or raise ``MalformedError``.
+
+        What the server can find out by itself is not taken from the report: the labels, and whether the change is
+        finite.
+        """
+        records, numbers = content.array_records, content.metric_records.get(REPORT)
+        if numbers is None or ARRAYS not in records:
+            raise MalformedError(f"a report has the records {ARRAYS!r} and {REPORT!r}, not {sorted(content)}")
+        examples, validated = (_count(numbers, name) for name in ("examples", "validated"))
+        tried = tuple(self._tried(numbers, job, validated))
+        extra, memory = vectors_of(records.get(EXTRA)), vectors_of(records.get(MEMORY))
+        _check("extra", extra, self.extra, all_of=True)
+        _check("memory", memory, self.memory)
+        change = self.wire.change(records[ARRAYS], self.plan.w)
+        if self.wire.own_code:
+            with np.errstate(over="ignore", invalid="ignore"):
+                extra = dict(self.optimiser.extra(change))
+        ok = finite(change, *extra.values())
+        if not ok and validated:
+            tried = (replace(tried[0], after=Metrics(math.inf, self.worst, validated)), *tried[1:])
+        return Report(job.client, change, extra, memory, examples, tried, ok)
+
+    def _tried(self, numbers: MetricRecord, job: Job, count: int) -> Iterator[Tried]:
+        columns = {name: numbers.get(name) for name in MEASURED}
+        for name, values in columns.items():
+            if not isinstance(values, list) or len(values) != len(job.choices):
+                raise MalformedError(f"{name} = {values!r}, but must be a list of {len(job.choices)} numbers")
+        for choice, row in zip(job.choices, zip(*columns.values(), strict=True), strict=True):
+            yield Tried(choice.label, self._metrics(row[:2], count), self._metrics(row[2:], count))
+
+    def _metrics(self, measured: tuple[float, ...], count: int) -> Metrics:
+        if not count:
+            return NOTHING
+        loss, error = measured
+        metrics = penalised(Metrics(float(loss), float(error), count), self.worst)
+        if math.isnan(metrics.error) or metrics.error > self.worst or (self.worst < math.inf and metrics.error < 0):
+            hint = "; if it is no rate: Fleet(worst_error=math.inf)"
+            raise MalformedError(f"an error of {error!r}, but it must be from 0 to {self.worst:g}{hint}")
+        return metrics
 
 
-def _kind(extra: Vectors) -> Kind:
-    return tuple(sorted((name, v.shape) for name, v in extra.items()))
+def expected(plan: Plan, method: Method, model: Model, wire: Wire) -> Expected:
+    """Return what the reports on a plan must be: the method declares its vectors."""
+    optimiser = method.optimiser(plan.server)
+    extra, memory = _shapes(method.extra, model), _shapes(method.memory, model)
+    added = {name: v.shape for name, v in optimiser.extra(np.zeros(model.size, np.float32)).items()}
+    return Expected(plan, wire, model.metric.worst, optimiser, {} if wire.own_code else {**extra, **added}, memory)
 
 
-def _limit(counts: Sequence[int]) -> int:
-    positive = sorted(n for n in counts if n)
-    return TIMES * positive[(len(positive) - 1) // 2] if positive else 0
+def _shapes(declared: Mapping[str, Shape], model: Model) -> Shapes:
+    lengths = {"trainable": (model.trainable,), "all": (model.size,)}
+    return {name: lengths[shape] if isinstance(shape, str) else shape for name, shape in declared.items()}
 
 
-def _cut(report: Report, train: int, valid: int) -> Report:
-    if report.examples <= train and report.before.count <= valid:
-        return report
-    count = min(report.before.count, valid)
-    return replace(
-        report,
-        examples=min(report.examples, train),
-        before=replace(report.before, count=count),
-        after=replace(report.after, count=count),
-    )
+def _check(what: str, vectors: Vectors, declared: Shapes, all_of: bool = False) -> None:
+    """Refuse vectors of other names, shapes or types than declared; ``all_of`` must be there."""
+    if not vectors.keys() <= declared.keys() or (all_of and vectors.keys() != declared.keys()):
+        raise MalformedError(f"{what} has {sorted(vectors)}, but the method declares {sorted(declared)}")
+    for name, v in vectors.items():
+        if v.shape != declared[name] or v.dtype != np.float32:
+            rule = f"the method declares {declared[name]} of float32"
+            raise MalformedError(f"{what}: {name!r} is of shape {v.shape} and type {v.dtype}, but {rule}")
+
+
+def _count(numbers: MetricRecord, name: str) -> int:
+    value = numbers.get(name)
+    if type(value) is not int or value < 0:
+        raise MalformedError(f"{name} = {value!r}, but must be a whole number >= 0")
+    return value

@@ -7,7 +7,7 @@ not fit the study, is refused and asked again later.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from flwr.app import Message
@@ -16,7 +16,8 @@ from fedtuner.flower import handshake
 from fedtuner.flower.clock import Clock
 from fedtuner.flower.exchange import Request, Requests
 from fedtuner.flower.handshake import Requirements, client_number, natural
-from fedtuner.flower.messages import HANDSHAKE, MalformedError
+from fedtuner.flower.messages import HANDSHAKE
+from fedtuner.flower.wire import MalformedError
 
 _LOOK = 1.0  # seconds between two looks at which nodes are online
 _FIRST_REPLY = 60.0  # seconds that a node has for its reply: it may have to install the app first
@@ -44,7 +45,7 @@ class Roster:
         self._asked: dict[int, float] = {}  # node without a reply -> when it was asked
         self._refused: dict[int, tuple[float, str]] = {}  # node -> when to ask it again, and why it was refused
         self.online: set[int] = set()
-        self.ids: dict[int, str | int] = {}  # client -> its id, of all clients that the study has met
+        self.ids: dict[int, str | int] = {}  # client -> its id, of all that the study has met, in the order of meeting
         self.nodes: Mapping[int, int] = {}  # client -> its node, of the clients online, in the natural order of ids
 
     def update(self) -> None:
@@ -56,7 +57,7 @@ class Roster:
         for node in self.online - online:
             if node in self._members:
                 id = self.ids[self._members[node]]
-                self._fault("left", f"client {id!r} has left (node {node})", client=id, node=node)
+                self._fault("left", f"client {id!r} has left (node {node})", client=id)
         self.online = online
         for known in (self._members, self._refused):  # a node that comes back is asked again
             for node in [n for n in known if n not in online]:
@@ -85,6 +86,10 @@ class Roster:
         except MalformedError as error:
             self._refuse(node, str(error))
 
+    def recall(self, ids: Iterable[str | int]) -> None:
+        """Enter the clients that a study had met before: they come first."""
+        self.ids = {**{client_number(id): id for id in ids}, **self.ids}
+
     def settled(self) -> bool:
         """Return whether the nodes of the first look have replied, or had their time to."""
         if self._settled_at is None:
@@ -104,7 +109,7 @@ class Roster:
         before = self.nodes.get(client)
         if before is not None:
             text = f"client {id!r} is now at node {node}, before at {before} (restarted, or two with one id?)"
-            self._fault("moved", text, client=id, node=node)
+            self._fault("moved", text, client=id)
         self._refused.pop(node, None)
         self._members[node] = client
         self.ids[client] = id
@@ -118,5 +123,5 @@ class Roster:
         self._asked.pop(node, None)
         self._requests.abandon([HandshakeKey(node)])
         if node not in self._refused or self._refused[node][1] != why:
-            self._fault("refused", f"node {node} cannot take part: {why}", node=node)
+            self._fault("refused", f"node {node} cannot take part: {why}")
         self._refused[node] = (self._clock.now() + _ASK_AGAIN, why)

@@ -28,8 +28,8 @@ from __future__ import annotations
 import json
 import math
 import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,17 +39,19 @@ from flwr.clientapp import ClientApp
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.compat.common.recorddict_compat import fitres_to_recorddict, recorddict_to_fitins
 
-from fedtuner import fedex as fx
-from fedtuner.arm import Setting, signal, work
+from fedtuner import tables, tuners
+from fedtuner.core.method import Method
+from fedtuner.core.model import Learner, Metrics, Task, Vectors
+from fedtuner.core.records import Arm, Choice, Job, Plan, Report, Seen, Tally
+from fedtuner.core.round import work
+from fedtuner.core.setup import Setup
+from fedtuner.core.tuner import Floats, Tuner
 from fedtuner.errors import ClientError, SpecError
-from fedtuner.federation import Client, Report, Simulation
-from fedtuner.fedex import Belief, FedEx, Floats
-from fedtuner.methods import fedavg, fedprox, reptile
-from fedtuner.methods.base import Job, Method
+from fedtuner.federations import Client, Simulation
+from fedtuner.flower.messages import text
 from fedtuner.rng import stream
-from fedtuner.task import Metrics, Task, Vector
+from fedtuner.space import Config, Space
 
-LINEAR = (fedavg, fedprox, reptile)  # methods whose server needs nothing but the mean change
 FEWEST = 3  # clients in a sum: in a sum of two, each could subtract its own part
 MOST = 1000  # clients in a sum: each adds up to 2^22, and Flower's sums are modulo 2^32
 _TOTALS = 8  # |T|, |V|, loss and error before and after, broken, cut: before the k-vectors
@@ -89,42 +91,62 @@ class SecAgg:
 
 
 @dataclass(frozen=True)
-class Sums:
-    """The sums of a round: all that the server receives."""
+class Offer:
+    """What a client draws its configuration from: the configurations by label, the tuner, and its belief, packed."""
 
-    clients: int
-    broken: int
-    cut: int  # clients whose change was beyond the clip
-    examples: int  # sum |T|
-    change: Floats  # sum |T| (w_i - w) / sum |T|
-    before: Metrics
-    after: Metrics
-    values: Floats  # S_j
-    counts: Floats  # N_j
+    configs: Sequence[Config]
+    tuner: Tuner = tuners.none
+    belief: Vectors = field(default_factory=dict)
 
-
-def check(method: Method, fedex: FedEx, cohort: int | None) -> None:
-    """Raise for a method, a tuner or a cohort that sums cannot serve."""
-    if not any(method.local is m.local and method.aggregate is m.aggregate for m in LINEAR):
-        raise SpecError(
-            f"method = {method.name}, but with secure aggregation the server sees only a sum of updates: use one of "
-            f"{', '.join(m.name for m in LINEAR)}"
-        )
-    if fedex.tried > 1:
-        raise SpecError(f"fedex.tries = {fedex.tries}, but with secure aggregation a client tries one candidate")
-    if cohort is not None and cohort < FEWEST:
-        raise SpecError(f"cohort = {cohort}, but a secure sum needs {FEWEST} clients: raise cohort")
-    if cohort is not None and cohort > MOST:
-        raise SpecError(f"cohort = {cohort}, but a secure sum holds {MOST} clients at most: lower cohort")
+    @property
+    def metric(self) -> str:
+        """What the tuner's values are: errors, unless its own settings say that they are losses."""
+        return str(tables.plain(self.tuner).get("metric", "error"))
 
 
-def order(setting: Setting, ranges: SecAgg, arm: int, round: int, server: Any, candidates: Any, split: str) -> str:
-    """Return the instructions that a client needs for a round, beside w and theta."""
-    return json.dumps(
+@dataclass(frozen=True)
+class Scale:
+    """The largest numbers that a client's part of the sums can hold."""
+
+    clip: float
+    examples: int
+    loss: float
+    error: float
+    value: float  # of a label
+
+    @staticmethod
+    def of(ranges: SecAgg, metric: str, worst: float) -> Scale:
+        """Return the scale of a study; ``metric`` is what its tuner's values are, ``worst`` the worst error."""
+        error = worst if math.isfinite(worst) else ranges.most_loss
+        top = ranges.most_loss if metric == "loss" else error
+        return Scale(ranges.clip, ranges.most_examples, ranges.most_loss, error, top)
+
+
+def check(setup: Setup) -> None:
+    """Refuse a cohort that is too small or too large for a sum, and a tuner that the clients do not have."""
+    if setup.cohort < FEWEST:
+        raise SpecError(f"cohort = {setup.cohort}, but a secure sum needs {FEWEST} clients: raise cohort")
+    if setup.cohort > MOST:
+        raise SpecError(f"cohort = {setup.cohort}, but a secure sum holds {MOST} clients at most: lower cohort")
+    _tuner_of(tables.plain(setup.tuner))
+
+
+def _tuner_of(table: Mapping[str, Any]) -> Tuner:
+    """Return the tuner of a table, one of ours: a device must not import what a server names."""
+    kind = table.get("kind")
+    if kind not in tuners.KINDS:
+        raise SpecError(f"tuner = {kind!r}, but with secure aggregation clients know only {tuple(tuners.KINDS)}")
+    made: Tuner = tables.read(tuners.KINDS, table, "tuner", "fedex")
+    return made
+
+
+def order(plan: Plan, method: str, ranges: SecAgg, offer: Offer) -> str:
+    """Return the instructions that a client needs for a round, beside w and the belief."""
+    return text(
         {
-            "method": setting.method.name, "seed": setting.seed, "arm": arm, "round": round, "server": dict(server),
-            "candidates": [dict(c) for c in candidates], "split": split, "cutoff": setting.fedex.cutoff,
-            "metric": setting.fedex.metric, "signal": setting.fedex.signal, "clip": ranges.clip,
+            "method": method, "seed": plan.seed, "arm": plan.arm, "round": plan.round, "split": plan.split,
+            "server": dict(plan.server), "progress": plan.progress, "configs": [dict(c) for c in offer.configs],
+            "tuner": tables.plain(offer.tuner), "belief": list(offer.belief), "clip": ranges.clip,
             "most_examples": ranges.most_examples, "most_loss": ranges.most_loss,
         }
     )  # fmt: skip
@@ -132,87 +154,93 @@ def order(setting: Setting, ranges: SecAgg, arm: int, round: int, server: Any, c
 
 def secure_train(
     app: ClientApp,
-    task: Task,
+    task: Task | Learner,
     data: Callable[[Context], Client],
     find: Callable[[str], Method],
     secret: str | None,
 ) -> None:
     """Add a train function that does the work of a round under Flower's SecAgg+ to an app.
 
-    The candidate is drawn from fresh randomness, so that the server cannot know it; with a ``secret`` the draw is
+    The configuration is drawn from fresh randomness, so that the server cannot know it; with a ``secret`` the draw is
     repeatable, and unknown to the server as long as the secret is.
     """
 
     @app.train(mods=[secaggplus_mod])
     def train(message: Message, context: Context) -> Message:
         asked = recorddict_to_fitins(message.content, keep_input=True)
-        w, log_theta = parameters_to_ndarrays(asked.parameters)
+        w, *packed = parameters_to_ndarrays(asked.parameters)
         what = json.loads(str(asked.config["fedtuner"]))
         if w.shape != (task.size,):
             raise ClientError(f"the server's model has {w.size} entries, but this client's {task.size}")
-        client = data(context)
-        key = secrets.token_hex(16) if secret is None else secret
-        rng = stream(what["seed"], "choose", what["arm"], what["round"], client.id, key)
-        j = fx.choose(Belief(log_theta), 1, rng, what["cutoff"])[0]
-        job = Job(
-            what["seed"], what["arm"], what["round"], 0, j, what["candidates"][j], what["server"], w,
-            split=what["split"],
-        )  # fmt: skip
-        report = work(find(what["method"]), Simulation(task, [client]), job)
+        client, key = data(context), secrets.token_hex(16) if secret is None else secret
+        seed, arm, round, configs = (what[name] for name in ("seed", "arm", "round", "configs"))
+        tuner = _tuner_of(what["tuner"])
+        # The belief is the arm's but for its configurations, which are the server's: only the label is drawn here.
+        begun = tuner.begin(Arm(arm, configs[0], what["server"]), Space(), seed, None)
+        belief = tuner.unpack(begun, dict(zip(what["belief"], packed, strict=True)))
+        ((choice, *_),) = tuner.choose(belief, 1, lambda use: stream(seed, use, arm, round, client.id, key))
+        job = Job(0, (Choice(choice.label, configs[choice.label]),))
+        plan = Plan(seed, arm, round, what["split"], what["server"], what["progress"], w, {}, (job,))
+        report = work(find(what["method"]), Simulation(task, [client]), plan, job)
         ranges = SecAgg(what["clip"], what["most_examples"], what["most_loss"])
-        settings = FedEx(metric=what["metric"], signal=what["signal"])
-        vectors = contribution(report, w, log_theta.size, settings, ranges, task.worst_error)
+        scale = Scale.of(ranges, Offer(configs, tuner).metric, task.metric.worst)
+        vectors = contribution(report, tuner.value(report.tried[0]), len(configs), scale)
         # SecAgg+ sends the number of examples in plaintext: with 1 for each client it reveals nothing, and SecAgg+
         # returns the plain mean.
         result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(vectors), 1, {})
         return Message(fitres_to_recorddict(result, keep_input=False), reply_to=message)
 
 
-def contribution(
-    report: Report, w: Vector, k: int, settings: FedEx, ranges: SecAgg, worst_error: float
-) -> list[Floats]:
-    """Return a client's part of the sums: its weighted change, and its numbers, all within [-clip, clip]."""
-    most, (top_loss, top_error) = ranges.most_examples, _tops(ranges, worst_error)
-    train = min(report.examples, most) / most if report.finite else 0.0
-    valid = min(report.after.count, most) / most
-    change = train * (np.asarray(report.update.w, np.float64) - w) if train else np.zeros(w.size)
+def contribution(report: Report, value: float, k: int, scale: Scale) -> list[Floats]:
+    """Return a client's part of the sums: its weighted change, and its numbers, all within [-clip, clip].
+
+    ``value`` is what the tuner makes of its measurement, ``k`` how many labels there are.
+    """
+    train = min(report.examples, scale.examples) / scale.examples if report.finite else 0.0
+    valid = min(report.after.count, scale.examples) / scale.examples
+    change = train * np.asarray(report.change, np.float64) if train else np.zeros(report.change.size)
     numbers = np.zeros(_TOTALS + 2 * k)
     numbers[:2] = train, valid
     if valid:
-        before, after = report.before, report.after
-        numbers[2:4] = valid * _part(before.loss, top_loss), valid * _part(before.error, top_error)
-        numbers[4:6] = valid * _part(after.loss, top_loss), valid * _part(after.error, top_error)
-        top = top_loss if settings.metric == "loss" else top_error
-        numbers[_TOTALS + report.candidate] = valid * _part(signal(settings, report), top)
-        numbers[_TOTALS + k + report.candidate] = valid
-    kept = np.clip(change, -ranges.clip, ranges.clip)
+        before, after, label = report.before, report.after, report.tried[0].label
+        numbers[2:4] = valid * _part(before.loss, scale.loss), valid * _part(before.error, scale.error)
+        numbers[4:6] = valid * _part(after.loss, scale.loss), valid * _part(after.error, scale.error)
+        numbers[_TOTALS + label] = valid * _part(value, scale.value)
+        numbers[_TOTALS + k + label] = valid
+    kept = np.clip(change, -scale.clip, scale.clip)
     numbers[6:8] = not report.finite, bool((kept != change).any())
-    return [kept, ranges.clip * numbers]
+    return [kept, scale.clip * numbers]
 
 
-def totals(mean: Sequence[Floats], clients: int, settings: FedEx, ranges: SecAgg, worst_error: float) -> Sums:
-    """Return the sums over ``clients`` clients, from the mean of their contributions; counts are rounded."""
+def tally_of(mean: Sequence[Floats], clients: int, scale: Scale) -> Tally:
+    """Return the tally of ``clients`` clients, from the mean of their contributions; counts are rounded."""
     change, numbers = (clients * np.asarray(part, np.float64) for part in mean)
-    numbers = numbers / ranges.clip
-    most, (top_loss, top_error) = ranges.most_examples, _tops(ranges, worst_error)
-    k = (numbers.size - _TOTALS) // 2
+    numbers = numbers / scale.clip
+    most, k = scale.examples, (numbers.size - _TOTALS) // 2
     examples, validated = (max(0, round(float(x) * most)) for x in numbers[:2])
-    counts = np.maximum(0.0, np.rint(numbers[_TOTALS + k :] * most))
-    top = top_loss if settings.metric == "loss" else top_error
-    values = np.where(counts > 0, numbers[_TOTALS : _TOTALS + k] * most * top, 0.0)
+    broken, cut = (max(0, round(float(x))) for x in numbers[6:8])
     per_example = most / validated if validated else math.nan
     before, after = (
-        Metrics(float(numbers[n] * per_example * top_loss), float(numbers[n + 1] * per_example * top_error), validated)
+        Metrics(
+            float(numbers[n] * per_example * scale.loss), float(numbers[n + 1] * per_example * scale.error), validated
+        )
         for n in (2, 4)
     )
-    change = change * (most / examples) if examples else np.zeros_like(change)
-    broken, cut = (max(0, round(float(x))) for x in numbers[6:8])
-    return Sums(clients, broken, cut, examples, change, before, after, values, counts)
-
-
-def _tops(ranges: SecAgg, worst_error: float) -> tuple[float, float]:
-    """Return the largest loss and the largest error that a contribution can hold."""
-    return ranges.most_loss, worst_error if math.isfinite(worst_error) else ranges.most_loss
+    values, counts = numbers[_TOTALS : _TOTALS + k] * most * scale.value, np.rint(numbers[_TOTALS + k :] * most)
+    seen = tuple(Seen((j,), (float(values[j] / counts[j]),), float(counts[j])) for j in range(k) if counts[j] > 0)
+    return Tally(
+        asked=clients,
+        reported=clients,
+        broken=broken,
+        bounded=cut,
+        trained=clients - broken,
+        examples=examples,
+        trainings=clients,
+        change=np.asarray(change * (most / examples), np.float32) if examples else None,
+        before=before,
+        after=after,
+        seen=seen,
+    )
 
 
 def _part(value: float, top: float) -> float:

@@ -6,12 +6,10 @@ earlier, the workflow ends without a sum, and the round is tried again without t
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.common import FitIns, FitRes, NDArrays, Parameters, Scalar, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server.client_manager import ClientManager
@@ -21,19 +19,17 @@ from flwr.server.strategy import FedAvg
 from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
 
-from fedtuner import fedex
-from fedtuner.arm import Arm, Record, Setting, State, begin, cohort, fold
+from fedtuner.core.executor import Advance, Progress, Stop
+from fedtuner.core.records import Plan, Tally
+from fedtuner.core.round import Round
+from fedtuner.core.store import Blobs
+from fedtuner.core.tally import mean_metrics
 from fedtuner.errors import FleetError, SpecError
-from fedtuner.federation import Report
 from fedtuner.flower import secure
 from fedtuner.flower.messages import reason_of
-from fedtuner.flower.secure import FEWEST, Sums, order, totals
-from fedtuner.legs import Assessment, Leg, Progress
-from fedtuner.methods.base import Update
-from fedtuner.space import Config
-from fedtuner.task import Metrics, Vector
+from fedtuner.flower.secure import FEWEST, Offer, Scale, SecAgg, order, tally_of
+from fedtuner.run.executors.serial import settled
 
 if TYPE_CHECKING:
     from fedtuner.flower.fleet import Fleet
@@ -44,83 +40,76 @@ _TRIES = 3  # a round without a sum is tried again; after so many tries the stud
 class SecureRounds:
     """Advances arms on a fleet whose server receives only sums."""
 
-    workers = 1
-
-    def __init__(self, fleet: Fleet, setting: Setting) -> None:
-        assert fleet.secure is not None
-        self._fleet, self._setting, self._ranges = fleet, setting, fleet.secure
+    def __init__(self, fleet: Fleet, ranges: SecAgg, round: Round, blobs: Blobs) -> None:
+        self._fleet, self._ranges, self._round, self._blobs = fleet, ranges, round, blobs
         self._why = ""  # why the last sum failed
-        self.missing = 0  # clients without a part in the last evaluation
 
-    def advance(self, legs: Sequence[Leg], stop: Callable[[], bool]) -> Iterator[Progress]:
+    def advance(self, work: Sequence[Advance], stop: Stop) -> Iterator[Progress]:
         """Advance the arms one after the other: a node keeps the masks of one round at a time."""
-        for leg in legs:
-            state = begin(self._setting, self._fleet, leg.arm) if leg.state is None else leg.state
-            if state.round == 0:
-                yield Progress(leg.arm.id, (), state)
+        for one in work:
             failures = 0
-            while state.round < leg.until and not state.diverged:
+            while not one.done:
                 if stop():
                     return
-                self._fleet.gather()
-                clients = cohort(self._setting, self._fleet, leg.arm, state.round)
-                sums = self._secure_sum(
-                    clients, state.w, state.belief.log_theta, leg.arm.id, state.round, leg.arm.server,
-                    leg.arm.candidates, "valid",
-                )  # fmt: skip
-                failures = failures + 1 if sums is None else 0
+                tally = self._tally(one)
+                failures = failures + 1 if tally is None else 0
                 if failures >= _TRIES:
-                    name = f"arm {leg.arm.id}, round {state.round + 1}"
+                    name = f"arm {one.arm.id}, round {one.state.round + 1}"
                     raise FleetError(f"{name}: the secure sum failed {_TRIES} times; the last: {self._why}")
-                if sums is None:
+                if tally is None:
                     continue  # the round is tried again, and uses no budget
-                state, record = secure_fold(self._setting, self._fleet, leg.arm, state, len(clients), sums)
-                yield Progress(leg.arm.id, (record,), state)
+                progress = settled(self._round, self._blobs, one, tally)
+                assert progress.state is not None
+                one = replace(one, state=progress.state)
+                yield progress
 
-    def assess(self, jobs: Sequence[Assessment]) -> list[tuple[Metrics, Metrics]]:
-        """Return the mean of each sum in the place of its first client, and empty metrics for the others."""
-        first = jobs[0].job
-        if any(a.job.config != first.config for a in jobs):
+    def _tally(self, one: Advance) -> Tally | None:
+        """Return the sums of an arm's next round, whose clients draw their configurations themselves."""
+        self._fleet.everyone()
+        plan = self._round.plan(one.arm, one.state, self._fleet.present())
+        tuner, belief = self._round.setup.tuner, one.state.belief
+        return self._secure_sum(plan, Offer(tuner.offers(belief)[0], tuner, tuner.pack(belief)))
+
+    def evaluate(self, plan: Plan) -> Tally:
+        """Evaluate on all clients, with one configuration: one sum, or several where there are many clients."""
+        offer = Offer([plan.jobs[0].config])
+        if any(job.config != offer.configs[0] for job in plan.jobs):
             raise SpecError('config = "sample", but with secure aggregation clients are evaluated with the mode')
-        self._fleet.gather()
-        nothing, groups = Metrics(math.nan, math.nan, 0), -(-len(jobs) // secure.MOST)
-        found, self.missing = [(nothing, nothing)] * len(jobs), self._fleet.population
+        groups, sums = -(-len(plan.jobs) // secure.MOST), []
         for g in range(groups):  # every groups-th client, so that all groups are of about the same size
-            clients = [a.job.client for a in jobs[g::groups]]
-            sums = self._secure_sum(
-                clients, first.w, np.zeros(1), first.arm, first.round, first.server, [first.config], first.split
-            )
-            if sums is None:
+            part = self._secure_sum(replace(plan, jobs=plan.jobs[g::groups]), offer)
+            if part is None:
                 raise FleetError(f"the secure sum of an evaluation failed: {self._why}")
-            found[g] = (sums.before, sums.after)
-            self.missing -= sums.clients
-        return found
+            sums.append(part)
+        before, after = (mean_metrics([getattr(part, when) for part in sums]) for when in ("before", "after"))
+        reported = sum(part.reported for part in sums)
+        return Tally(asked=len(plan.jobs), reported=reported, trainings=reported, before=before, after=after)
 
     def close(self) -> None:
         """Do nothing: the fleet outlives its executors."""
 
-    def _secure_sum(
-        self, clients: Sequence[int], w: Vector, log_theta: Any, arm: int, round: int, server: Config,
-        candidates: Sequence[Config], split: str,
-    ) -> Sums | None:  # fmt: skip
-        nodes = [node for node in map(self._fleet.node_of, clients) if node is not None]
-        what = order(self._setting, self._ranges, arm, round, server, candidates, split)
-        name = f"arm {arm}, round {round + 1}"
+    def _secure_sum(self, plan: Plan, offer: Offer) -> Tally | None:
+        """Return the sums over a plan's clients, without those that failed; None if too few are left."""
+        fleet, name = self._fleet, f"arm {plan.arm}, round {plan.round + 1}"
+        nodes = [node for job in plan.jobs if (node := fleet.node_of(job.client)) is not None]
+        what = order(plan, self._round.setup.method.name, self._ranges, offer)
         if len(nodes) < FEWEST:
             raise FleetError(f"{name}: a secure sum needs {FEWEST} clients, but {len(nodes)} are there: raise least=")
         while len(nodes) >= FEWEST:
-            strategy, watched = _OneRound(nodes, [w, log_theta], what), _WatchedGrid(self._fleet.grid)
-            self._run_workflow(watched, strategy, round)
+            strategy = _OneRound(nodes, [plan.w, *offer.belief.values()], what)
+            watched = _WatchedGrid(fleet.grid)
+            self._run_workflow(cast(Grid, watched), strategy, plan.round)
             self._why = watched.last_failure or self._why
             for node, why in watched.failed.items():
-                self._fleet.fault("error", f"{name}, node {node}: {why}", arm=arm, round=round + 1, node=node)
+                fleet.fault("error", f"{name}, node {node}: {why}", arm=plan.arm, round=plan.round + 1)
             if strategy.mean is not None:
-                worst = self._fleet.task.worst_error
-                sums = totals(strategy.mean, strategy.clients, self._setting.fedex, self._ranges, worst)
-                if sums.cut:
-                    cut = f"{sums.cut} of {sums.clients} updates were cut to {self._ranges.clip:g}: raise SecAgg(clip=)"
-                    self._fleet.fault("cut", f"{name}: {cut}", arm=arm, round=round + 1)
-                return sums
+                scale = Scale.of(self._ranges, offer.metric, fleet.model.metric.worst)
+                tally = tally_of(strategy.mean, strategy.clients, scale)
+                if tally.bounded:
+                    cut = f"{tally.bounded} of {tally.reported} updates were cut to {scale.clip:g}: raise SecAgg(clip=)"
+                    fleet.fault("cut", f"{name}: {cut}", arm=plan.arm, round=plan.round + 1)
+                seen = [replace(s, configs=tuple(offer.configs[j] for j in s.labels)) for s in tally.seen]
+                return replace(tally, asked=len(plan.jobs), seen=tuple(seen))
             if not watched.failed:
                 break
             nodes = [node for node in nodes if node not in watched.failed]
@@ -143,27 +132,8 @@ class SecureRounds:
         workflow(grid, LegacyContext(run, strategy=strategy))
 
 
-def secure_fold(
-    setting: Setting, fleet: Fleet, arm: Arm, state: State, planned: int, sums: Sums
-) -> tuple[State, Record]:
-    """Return the arm after a round of which only the sums are known.
-
-    The model and the score are updated as if the sums were one client's report; theta is updated from S_j and N_j.
-    """
-    belief, update = state.belief, Update((state.w + sums.change).astype(np.float32))
-    report = Report(0, 0, update, sums.examples, sums.before, sums.after, True)
-    if belief.entropy >= setting.fedex.cutoff:
-        belief = fedex.exponentiate_sums(belief, sums.values, sums.counts, setting.fedex.step, arm.gamma)
-    frozen = replace(setting, fedex=replace(setting.fedex, cutoff=math.inf))
-    following, record = fold(frozen, fleet, arm, state, [report, *[None] * (planned - 1)])
-    return replace(following, belief=belief), replace(
-        record, dropped=planned - sums.clients, broken=sums.broken, entropy=belief.entropy, mode=belief.mode,
-        confidence=float(belief.theta.max()),
-    )  # fmt: skip
-
-
-class _WatchedGrid(Grid):
-    """The grid, with a record of the nodes that failed: Flower's workflow ends without a reason if too few are left."""
+class _WatchedGrid:
+    """What Flower's workflow asks of a grid, with a record of the nodes that failed: it ends without a reason."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -184,25 +154,6 @@ class _WatchedGrid(Grid):
         if replied:  # if all nodes fail at one stage, the cause is the nodes that failed at an earlier stage
             self.failed |= failed
         return replies
-
-    def set_run(self, run: Run) -> None:
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Run:
-        return self._grid.run
-
-    def create_message(self, *arguments: Any, **named: Any) -> Message:
-        return self._grid.create_message(*arguments, **named)
-
-    def get_node_ids(self) -> Iterable[int]:
-        return self._grid.get_node_ids()
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        return self._grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        return self._grid.pull_messages(message_ids)
 
 
 @dataclass

@@ -1,0 +1,96 @@
+"""How a model travels: a task's as one vector, that of an app with its own training code as the app's own arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+
+from fedtuner.core.model import Metric, Vector
+from fedtuner.errors import SpecError
+from fedtuner.federations.arrays import NamedArrays
+
+
+class MalformedError(Exception):
+    """A message that cannot be used; the text says why."""
+
+
+class Wire(Protocol):
+    """How a model is sent to clients, and what they send back."""
+
+    @property
+    def own_code(self) -> bool:
+        """Whether clients train by code of their own, and send back the arrays that it returns."""
+        ...
+
+    def record(self, w: Vector) -> ArrayRecord:
+        """Return the model as arrays."""
+        ...
+
+    def change(self, record: ArrayRecord, w: Vector) -> Vector:
+        """Return w_i - w, given what a client sent back, or raise ``MalformedError``."""
+        ...
+
+
+class Flat:
+    """The model as one array, for a task that both sides have; clients send back w_i - w."""
+
+    own_code = False
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def record(self, w: Vector) -> ArrayRecord:
+        """Return the vector as one array, ``w``."""
+        return arrays_of({"w": w})
+
+    def vector(self, record: ArrayRecord) -> Vector:
+        """Return the vector, if it has the model's size and type."""
+        w = vectors_of(record).get("w")
+        if w is None or w.shape != (self._size,) or w.dtype != np.float32:
+            given = "no w" if w is None else f"w of shape {w.shape} and type {w.dtype}"
+            raise MalformedError(f"{given}, but the model has {self._size} entries of type float32")
+        return np.asarray(w)
+
+    def change(self, record: ArrayRecord, w: Vector) -> Vector:
+        """Return what the client sent."""
+        return self.vector(record)
+
+
+class Arrays(NamedArrays):
+    """The arrays of an app that trains by its own code, in messages with their own names and types."""
+
+    own_code = True
+
+    def __init__(self, given: ArrayRecord | Mapping[str, Any] | Sequence[Any], worst_error: float = 1.0) -> None:
+        named = given if isinstance(given, Mapping) else {str(i): array for i, array in enumerate(given)}
+        arrays = {name: array.numpy() if isinstance(array, Array) else array for name, array in named.items()}
+        super().__init__(arrays, Metric(worst=worst_error))
+
+    def record(self, w: Vector) -> ArrayRecord:
+        """Return w as the app's arrays."""
+        return arrays_of(self.arrays(w))
+
+    def change(self, record: ArrayRecord, w: Vector) -> Vector:
+        """Return the difference of the arrays that the app returned and the server's model."""
+        try:
+            returned = self.vector(vectors_of(record))
+        except SpecError as error:
+            raise MalformedError(str(error)) from error
+        with np.errstate(over="ignore", invalid="ignore"):
+            return returned - w
+
+
+def arrays_of(vectors: Mapping[str, Vector]) -> ArrayRecord:
+    """Return named vectors as Flower's arrays."""
+    return ArrayRecord({name: Array(np.asarray(v, order="C")) for name, v in vectors.items()})
+
+
+def vectors_of(record: ArrayRecord | None) -> dict[str, Any]:
+    """Return Flower's arrays as NumPy's; nothing where there is no record."""
+    try:
+        return {} if record is None else {name: array.numpy() for name, array in record.items()}
+    except Exception as error:  # bytes that are no array
+        raise MalformedError(f"an array cannot be read: {error}") from error
