@@ -21,6 +21,7 @@ from fedtuner.core.schedule import Evidence, Schedule, Scoring, Start, Step
 from fedtuner.core.setup import Setup, resolve, with_own_optimiser
 from fedtuner.core.tally import Weights, mean
 from fedtuner.errors import FedtunerError, SpecError, StoreError
+from fedtuner.methods.momentum import sgd
 
 
 def resolved(federation: Federation | None = None, **changed: object) -> Setup:
@@ -294,6 +295,11 @@ def sums() -> Sums:
             "fedex.tries = 2, but with secure aggregation a client tries one candidate",
         ),
         ({"schedule": Curious()}, "Curious reads single clients' values, but with secure aggregation"),
+        ({"screens": (Weights(),)}, "screens and privacy look at single reports, but .*: leave them out"),
+        (
+            {"method": methods.fedavg.with_optimiser(Optimiser("far", "", sgd.step, sgd.hypers, lambda d: {"far": d}))},
+            "server.optimiser = far needs more than the mean change, but .*: use sgd or adam",
+        ),
     ],
 )
 def test_what_secure_sums_cannot_carry(changed: dict[str, object], said: str) -> None:
@@ -303,7 +309,7 @@ def test_what_secure_sums_cannot_carry(changed: dict[str, object], said: str) ->
 
 
 def test_what_secure_sums_carry() -> None:
-    for method in (methods.fedavg, methods.fedprox, methods.reptile):
+    for method in (methods.fedavg, methods.fedprox, methods.reptile, methods.fedpa):
         assert resolved(sums(), method=method, tuner=ft.FedEx(k=3)).method is method
 
 

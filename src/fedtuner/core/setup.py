@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from fedtuner import checks, tables
 from fedtuner.core.engine import ENGINES
 from fedtuner.core.federation import Federation
@@ -192,7 +194,13 @@ def _check_sums(setup: Setup) -> None:
     method, tuner = setup.method, setup.tuner
     sums = "with secure aggregation the server sees only sums"
     if method.memory or method.extra or method.sends:
-        raise SpecError(f"method = {method.name}, but {sums} of updates: use one of fedavg, fedprox, reptile")
+        raise SpecError(f"method = {method.name}, but {sums} of updates: use one of fedavg, fedprox, reptile, fedpa")
+    server = setup.space.server
+    for name in server["optimiser"].ends() if "optimiser" in server else (method.server["optimiser"].default,):
+        if method.optimisers[str(name)].extra(np.zeros(1, np.float32)):
+            raise SpecError(f"server.optimiser = {name} needs more than the mean change, but {sums}: use sgd or adam")
+    if setup.screens or setup.privacy is not None:
+        raise SpecError(f"screens and privacy look at single reports, but {sums}: leave them out")
     if setup.combine.each:
         raise SpecError(f"combine = {tables.plain(setup.combine)!r} looks at single updates, but {sums}: use the mean")
     if tuner.labels is None:
