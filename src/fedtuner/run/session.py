@@ -94,10 +94,11 @@ class Session:
 
     def close(self) -> None:
         """End the workers and let go of the store."""
+        executor, self._executor = self._executor, None
         try:
-            if self._executor is not None:
-                self._executor.close()
-                self._executor = None
+            if executor is not None:
+                executor.close()
+                self._listen()  # also to what made the work fail
         finally:
             self._store.close()
 
@@ -230,6 +231,7 @@ class Session:
 
         Work that was done again repeats rounds: each counts once.
         """
+        self._listen()  # first: a round may count the clients that have come
         arm, state = progress.arm, progress.state
         for record in progress.records:
             if record.round == self.journal.round_of(arm) + 1:
@@ -242,7 +244,6 @@ class Session:
             finished = state.ended or state.round >= self.until.get(arm, 0)
             if due or finished or save or self.federation.save_every_round:
                 self._flush(arm)
-        self._listen()
 
     def _listen(self) -> None:
         """Write down who came and what went wrong."""
@@ -312,8 +313,8 @@ class Session:
             kept = Evaluation(
                 before.loss, after.loss, before.error, after.error, after.count, tally.reported, missing
             )  # fmt: skip
-            self._append([Evaluated(*key, split, config, kept)])
             self._listen()
+            self._append([Evaluated(*key, split, config, kept)])
         return kept
 
     def executor(self) -> Executor:
@@ -357,12 +358,21 @@ def play(schedule: Schedule, session: Session) -> None:
 def _refuse(name: str, old: Begun, new: Begun) -> None:
     """Raise if a store holds another study."""
     was, now = ({**begun.setup, "problem": begun.federation, "layout": begun.layout} for begun in (old, new))
+    # In a setting 0 is 0.0, but in a space a range of whole numbers draws differently.
+    now |= {key: _as_stored(was.get(key), value) for key, value in now.items() if key not in ("client", "server")}
     changed = list(tables.differences(was, now))
     if changed:
         raise StoreError(
             f"{name} holds another study ({'; '.join(changed[:5])}{' ...' if len(changed) > 5 else ''}). "
             "Use another --store (store=), or run with the stored settings to continue"
         )
+
+
+def _as_stored(old: Any, new: Any) -> Any:
+    """Return a setting, with numbers written as in the store where they are equal."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return {key: _as_stored(old.get(key), value) for key, value in new.items()}
+    return old if old == new else new
 
 
 __all__ = ["Session", "Watch", "Where", "load_state", "play", "read"]

@@ -72,6 +72,7 @@ class Folder:
                 lines = encode(events)
                 self.files.append(self.journal, lines, self._size)
                 self._size += len(lines)
+                self._read = None
             if notes:
                 about = {"time": round(time.time(), 3), "host": socket.gethostname()}
                 told = (json.dumps({**about, **asdict(note)}) for note in notes)
