@@ -109,14 +109,13 @@ class Family:
     def outcomes(self) -> Iterator[Outcome]:
         """Play the studies that are asked for, from wherever the session's store has them; yield each as it ends."""
         while playing := [member for member in self._asked if not member.ended]:
-            before = self.computed
             self._advance(playing)
             for member in playing:
                 self._tell(member)
                 if member.play.winner is not None:
                     yield self._outcome(member, member.play.winner)
                     member.ended = True  # not before its result is kept
-            if self.computed > before:  # else these steps are of the past: later ones may want other states
+            if self.computed:  # else all steps so far are of the past: later ones may want other states
                 self._session.keep = self._wanted()
                 self._session.sweep()
 
