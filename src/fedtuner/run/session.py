@@ -166,7 +166,9 @@ class Session:
             client, server = parent.client, parent.server
             if start.change is not None:
                 client, server = start.change(setup.space, parent, stream(setup.seed, "arm", id, "change"))
-            return Arm(id, client, server, start.parent, horizon)
+            # A parent that has ended before that round goes on from its last state.
+            at = min(start.parent[1], self.journal.round_of(parent.id))
+            return Arm(id, client, server, (parent.id, at), horizon)
         past = self._past(id, known) if setup.sampler.learns else ()
         drawn = setup.sampler.propose(setup.space, setup.seed, id, self._first[id], past)
         client, server = (
