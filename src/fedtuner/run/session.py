@@ -6,6 +6,7 @@ there. ``play`` is the whole driver.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -74,6 +75,7 @@ class Session:
         self.on_progress: Callable[[], None] = lambda: None
         self._store, self._stop = where.store, stop
         self._saver = Saver(self.round, self._store, self.journal, None)
+        self._release: Callable[[], object] = lambda: None
         self._executor: Executor | None = None
         self._first: dict[int, int] = {}  # arm -> the first of those that were started with it
         self._scores: dict[int, dict[int, Score]] = {}  # arm -> round -> what the schedule was told
@@ -83,12 +85,13 @@ class Session:
     def open(self) -> Session:
         """Take the store and read what is there; refuse another study, or begin one."""
         self._store.open(3 * 4 * self.federation.model.size * outline(self.setup.schedule).arms)
+        self._release = weakref.finalize(self, self._store.close)  # also where nobody refers to it any more
         try:
             self.journal = fold(self._store.events(), str(self.where.path or "the store"))
             self._saver = Saver(self.round, self._store, self.journal, self._begun())
             self.federation.recall(self.journal.clients)
         except BaseException:
-            self._store.close()
+            self._release()
             raise
         return self
 
@@ -100,7 +103,7 @@ class Session:
                 executor.close()
                 self._listen()  # also to what made the work fail
         finally:
-            self._store.close()
+            self._release()
 
     def __enter__(self) -> Session:
         return self.open()
