@@ -3,16 +3,20 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SIMULATION := .venv-flower
+# Two processes, a file of tests in one of them; the files in their order, so that Flower's networks wait while the rest
+# computes.
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 # The commit whose bits are to stay.
 BASE := 6e8a5d8
 
-.PHONY: help setup demo test quick check bits flower-simulation clean
+.PHONY: help setup demo test quick check bits wheel flower-simulation clean
 help:
 	@echo "make demo   set up, then tune a federated model on embedded real data"
 	@echo "make test   set up, then run all tests"
 	@echo "make quick  the tests without the slow ones"
 	@echo "make check  ruff and mypy --strict"
 	@echo "make bits   small studies of all kinds on this tree and on commit $(BASE): are the bits the same?"
+	@echo "make wheel  build the wheel, install it in a fresh environment and run a study from it"
 	@echo "make flower-simulation  the examples in Flower's simulation engine, in an environment of its own"
 	@echo "make setup  only make $(VENV), with $(BIN)/fedtuner in it"
 	@echo "make clean  remove $(VENV), $(SIMULATION) and caches (not runs/)"
@@ -29,10 +33,10 @@ demo: setup
 	@$(BIN)/fedtuner run digits --baseline
 
 test: setup $(SIMULATION)/.ready
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(PARALLEL)
 
 quick: setup
-	@$(BIN)/python -m pytest -m "not slow"
+	@$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
 
 check: setup
 	@$(BIN)/ruff check .
@@ -64,6 +68,11 @@ $(SIMULATION)/.ready: pyproject.toml constraints.txt constraints-flower.txt
 
 flower-simulation: setup $(SIMULATION)/.ready
 	@$(BIN)/python -m pytest tests/flower/test_simulation_engine.py
+
+wheel: setup
+	@rm -rf dist
+	@$(BIN)/python -m build --wheel --outdir dist . > /dev/null
+	@PYTHON=$(PYTHON) scripts/check_wheel.sh
 
 clean:
 	rm -rf $(VENV) $(SIMULATION) .mypy_cache .pytest_cache .ruff_cache .hypothesis
