@@ -53,5 +53,7 @@ def encode(x: list[Any], y: list[Any]) -> tuple[Array, Array]:
     if pixels.size and not (pixels.max() <= 0.01 and whole.min() >= 0 and whole.max() <= 255):
         raise SpecError("pixels must be multiples of 1/255 in 0..1")
     labels = np.array(y, np.int64)
-    short = labels.astype(np.int16)
-    return whole.astype(np.uint8).reshape(-1, 28, 28), short if (short == labels).all() else labels  # to be refused
+    short: Array = labels.astype(np.int16)
+    if not np.array_equal(short, labels):
+        short = labels  # unchanged, so that the check of labels can name the wrong one
+    return whole.astype(np.uint8).reshape(-1, 28, 28), short
