@@ -27,9 +27,6 @@ from fedtuner.space import (
     near,
 )
 
-settings.register_profile("fedtuner", deadline=None)  # a busy machine is no failure
-settings.load_profile("fedtuner")
-
 DOMAINS = {
     "float": Float(-2.0, 3.0),
     "float of whole ends": Float(0, 1),

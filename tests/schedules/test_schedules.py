@@ -5,7 +5,7 @@ import math
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedtuner import schedules, tables
@@ -14,9 +14,6 @@ from fedtuner.errors import SpecError
 from fedtuner.schedules import Bracket, halving, hyperband, random_search, rungs
 from fedtuner.testing import ScheduleLaws
 from fedtuner.testing.schedules import constant, noiseless, noisy, play
-
-settings.register_profile("fedtuner", deadline=None)  # a busy machine is no failure
-settings.load_profile("fedtuner")
 
 SCHEDULES = {
     "the paper's halving": halving(4000, 800),
