@@ -62,13 +62,16 @@ class Round:
         return self._plan(arm, state, "valid", jobs)
 
     def survey(self, arm: Arm, state: State, clients: Sequence[int], split: str, config: str = "mode") -> Plan:
-        """Return the plan of an evaluation: each client with the tuner's best, or with a draw of its own."""
+        """Return the plan of an evaluation: each client with the tuner's best, or with a draw of its own from theta."""
         setup, jobs = self.setup, []
+        candidates, theta = setup.tuner.offers(state.belief)
+        edges = np.cumsum(theta)
         for i in clients:
             choice = Choice(setup.tuner.summary(state.belief).mode, setup.tuner.best(state.belief))
             if config == "sample":
-                path = ("evaluate", split, self.federation.id_of(i))
-                choice = setup.tuner.choose(state.belief, 1, lambda _, path=path: stream(setup.seed, *path))[0][0]  # type: ignore[misc]
+                u = stream(setup.seed, "evaluate", split, self.federation.id_of(i)).random()
+                label = int(np.searchsorted(edges / edges[-1], u, side="right"))
+                choice = Choice(label, candidates[label])
             jobs.append(Job(i, (choice,), state.memory.get(i, {})))
         return self._plan(arm, state, split, tuple(jobs))
 
