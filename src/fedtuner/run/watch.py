@@ -47,13 +47,14 @@ class Meter:
     def __init__(self, session: Session, show: Show) -> None:
         self._session, self._show, self._outline = session, show, outline(session.setup.schedule)
         self._began, self._before = time.monotonic(), session.journal.rounds_used
-        self._told = -math.inf
+        self._shown, self._at = (-1, -1), -math.inf  # rounds used and planned when last shown, and when that was
 
     def tell(self) -> None:
         """Show the status, unless that was a moment ago and the study is not at its end."""
-        if time.monotonic() - self._told > _MOMENT or self._session.journal.rounds_used >= self._planned():
+        now, used, planned = time.monotonic(), self._session.journal.rounds_used, self._planned()
+        if now - self._at > _MOMENT or (used >= planned and (used, planned) != self._shown):
             self._show(self.status())
-            self._told = time.monotonic()
+            self._shown, self._at = (used, planned), now
 
     def status(self) -> Status:
         """Return how far the session is."""
