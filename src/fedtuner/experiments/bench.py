@@ -100,7 +100,10 @@ def _run(suite: Suite, out: Path, workers: int | None, only: str | None, progres
                     board.time(group, held[1])
                 _run_group(group, held[1], suite, out, workers, board, report, stop)
             except FedtunerError as error:
-                report.failed.append((f"{group.first.name} seed{group.first.seed}", error))
+                name, folder = f"{group.first.name} seed{group.first.seed}", scratch(out) / group.name
+                if isinstance(error, StoreError) and str(folder) in str(error):
+                    error = StoreError(f"{error}; or delete {folder}, and its rounds are computed again")
+                report.failed.append((name, error))
                 board.drop(group)
             except Interrupted as error:
                 left = sum(len(g.asked) for g in todo) - report.done
@@ -127,7 +130,7 @@ def _run_group(
         entry.spec.study(None, workers, problem)  # mistakes show now
     folder = scratch(out) / group.name
     study = group.first.spec.study(folder, workers, problem)
-    with _mendable(folder), Session(study.setup, study.problem, study.where, stop) as session:
+    with Session(study.setup, study.problem, study.where, stop) as session:
         family = Family(session, group.entries, group.asked)
         session.on_progress = lambda: board.show(family.computed)
         board.begin(group)
@@ -141,17 +144,6 @@ def _run_group(
         board.end(group)
     if len(group.asked) == len(group.entries):
         shutil.rmtree(folder)
-
-
-@contextmanager
-def _mendable(folder: Path) -> Iterator[None]:
-    """Say how errors of a family's store can be mended: its rounds can be computed again."""
-    try:
-        yield
-    except StoreError as error:
-        if str(folder) not in str(error):
-            raise
-        raise StoreError(f"{error}; or delete {folder}, and its rounds are computed again") from error
 
 
 class _Board:

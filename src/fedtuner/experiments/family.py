@@ -21,6 +21,7 @@ from fedtuner.core.schedule import Play, Schedule, Score, Start, best, outline
 from fedtuner.core.tuner import Floats
 from fedtuner.experiments.suite import Entry
 from fedtuner.run.session import Session
+from fedtuner.run.store.files import check_room
 from fedtuner.space import Config
 from fedtuner.tables import Table
 
@@ -100,6 +101,8 @@ class Family:
         self._members = [Member(entry) for entry in entries]
         self._asked = [member for member in self._members if member.entry in asked]  # another may be wanted later
         self._before = session.journal.rounds_used
+        if session.where.path:  # a state has a model and about as much of the server's and the clients' vectors
+            check_room(session.where.path, 2 * 4 * session.federation.model.size * len(self._wanted()))
 
     @property
     def computed(self) -> int:
