@@ -19,7 +19,7 @@ from fedtuner.errors import SpecError, suggest
 from fedtuner.rng import Generator
 from fedtuner.space import Config, Space, Value
 
-Shape = str | tuple[int, ...]  # "trainable" or "all": as long as that part of w
+Shape = str | tuple[int, ...]  # a shape, or "trainable" or "all": a vector as long as that part of w
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Server:
     population: int  # all clients there are, not only the round's
     optimiser: Optimiser
     progress: float = 0.0  # the part of the arm's horizon that is done
-    scale: float = 1.0  # of the step: below 1 while it cools
+    scale: float = 1.0  # factor of the step: below 1 while the step cools
 
     def step(self, change: Vector, tally: Tally, b: Config) -> tuple[Vector, Vectors]:
         """Return the model and slots after one step of the server's optimiser along ``change``."""
@@ -116,7 +116,7 @@ class Method:
     sends: tuple[str, ...] = ()  # the server's slots that travel to the clients
     extra: Mapping[str, Shape] = field(default_factory=dict)
     memory: Mapping[str, Shape] = field(default_factory=dict)
-    plain: bool = False  # whether its local training may be any: that of a ``Learner``
+    plain: bool = False  # whether a ``Learner``'s own training can stand in for its local training
 
     def optimiser(self, b: Config) -> Optimiser:
         """Return the server optimiser that a configuration names."""

@@ -22,7 +22,7 @@ from fedtuner.space import Config, Domain, Value
 Vector = NDArray[np.float32]
 Vectors = Mapping[str, Vector]
 Rows = NDArray[np.int64]
-CHECKED = 16  # steps of local training after which w is looked at: is it still finite?
+CHECKED = 16  # steps of local training between two checks that w is finite
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Model(Protocol):
 
     @property
     def shaping(self) -> tuple[str, ...]:
-        """Those of them that shape the model (an activation, a width): all shapes share one w."""
+        """Those hyperparameters that change the model's shape (an activation, a width); all shapes share one w."""
         ...
 
     @property

@@ -3,7 +3,7 @@
     Arm     the hyperparameters of one training        State   an arm after some round
     Plan    what all clients of a round are sent       Job     what one client is sent beside it
     Report  what a client sends back                   Tally   what the server makes of a round's reports
-    Record  what is kept of a round                    Key     (arm, round): what a state is known by
+    Record  what is kept of a round                    Key     (arm, round): the name of a state
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Blob:
-    """What a client remembers, where that is too large for a state: it is in the store's blobs under this name."""
+    """The name under which the store keeps a client's vectors that are too large for a state."""
 
     arm: int
     client: int
@@ -66,7 +66,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Job:
-    """What one client is sent: the first choice trains the model, others are only tried."""
+    """What one client is sent. The first choice trains the model; with others the client only measures what they give."""
 
     client: int
     choices: tuple[Choice, ...]
@@ -131,7 +131,7 @@ class Report:
     memory: Vectors  # what the client keeps for its next job
     examples: int  # |T|
     tried: tuple[Tried, ...]  # one for each of the job's choices; the first is that of the change
-    finite: bool  # whether the update is made of numbers
+    finite: bool  # whether all entries of change and extra are finite
 
     @property
     def before(self) -> Metrics:
@@ -146,7 +146,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a tuner learns from: configurations by label, and their values. Of one client or, as sums, of many."""
+    """What a tuner learns from: labels of configurations and their values, of one client or as the mean over several."""
 
     labels: tuple[int, ...]
     values: tuple[float, ...]
@@ -177,13 +177,13 @@ class Tally:
     asked: int = 0
     reported: int = 0
     broken: int = 0  # reported an update that is not finite
-    bounded: int = 0  # reports that a screen has changed
+    bounded: int = 0  # reports that a screen has changed or dropped
     trained: int = 0  # clients whose change is in the mean
     examples: int = 0  # sum of |T| over those who sent a finite update
     trainings: int = 0  # local trainings done: one per client and configuration tried
     change: Vector | None = None  # mean change of w; None: nobody trained
     extra: Vectors = field(default_factory=dict)  # means
-    sums: Vectors = field(default_factory=dict)  # plain sums
+    sums: Vectors = field(default_factory=dict)  # sums over clients, without weights
     before: Metrics = Metrics(float("nan"), float("nan"), 0)
     after: Metrics = Metrics(float("nan"), float("nan"), 0)
     seen: tuple[Seen, ...] = ()  # per client in plan order; where only sums are known, one per label
@@ -209,7 +209,7 @@ class Record:
     clients: int  # planned
     dropped: int  # did not report
     broken: int  # reported an update that is not finite
-    bounded: int  # reports that a screen has changed
+    bounded: int  # reports that a screen has changed or dropped
     examples: int  # |T| of those aggregated
     validated: int  # |V| of those who reported
     trainings: int  # local trainings done
@@ -217,7 +217,7 @@ class Record:
     loss_after: float
     error_before: float
     error_after: float
-    loss: float  # of the target: what arms are compared by; infinite once diverged
+    loss: float  # of the target (global or personalized), by which arms are compared; infinite once diverged
     error: float
     entropy: float  # of theta after the round, in nats
     mode: int  # theta's most probable candidate, and its probability

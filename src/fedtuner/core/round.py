@@ -153,7 +153,7 @@ def progress(arm: Arm, state: State) -> float:
 def work(method: Method, federation: HasData, plan: Plan, job: Job) -> Report:
     """Do one client's work: validate, train locally, validate again; then try what other configurations would give."""
     try:
-        with np.errstate(over="ignore", invalid="ignore"):  # numbers that go bad are dealt with, not warned about
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is handled: no warning
             return _work(method, federation, plan, job)
     except Exception as error:
         raise ClientError(
@@ -163,7 +163,7 @@ def work(method: Method, federation: HasData, plan: Plan, job: Job) -> Report:
 
 
 def _work(method: Method, federation: HasData, plan: Plan, job: Job) -> Report:
-    before: dict[Any, Metrics] = {}  # by the shape of the model, for the few models that have several
+    before: dict[Any, Metrics] = {}  # of the server's model, by its shape: configurations may have several
     update, ok, first = _train(method, federation, plan, job, before)
     others = [
         _train(method, federation, plan, replace(job, choices=(choice,)), before)[2] for choice in job.choices[1:]

@@ -43,7 +43,7 @@ class Step:
     until: Mapping[int, int]
     start: Mapping[int, Start] = field(default_factory=dict)
     out: tuple[int, ...] = ()  # arms eliminated since the last step
-    keep: tuple[Key, ...] = ()  # states that are still wanted, beside the arms' latest
+    keep: tuple[Key, ...] = ()  # states that later steps may name, beside each arm's latest
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def value_of(record: Record, metric: str, target: str) -> float:
 def discounted(scores: Sequence[float], discount: float) -> float:
     """Return the mean of an arm's scores by round, each weighing ``discount`` times the next one; 0 is the last alone.
 
-    A round in which nobody validated (NaN) tells nothing and is passed over; with no other round it is infinity.
+    Rounds in which nobody validated (NaN) are left out; where no other round is left, the score is infinite.
     """
     known = [s for s in scores if not math.isnan(s)]
     if not known:
@@ -135,7 +135,7 @@ class Schedule(Protocol):
 
 
 class Play:
-    """A schedule on its way: the step that it waits for, or its winner."""
+    """A schedule that is followed: the step whose evidence it waits for or, at its end, the winner."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.step: Step | None = None
@@ -156,7 +156,7 @@ class Play:
 
 @dataclass(frozen=True)
 class Outline:
-    """What a schedule does on random scores: for most schedules the same on any scores, but for which arms survive."""
+    """What a schedule does on random scores. For most schedules only which arms survive depends on the scores."""
 
     groups: tuple[tuple[int, ...], ...]  # the arms that are started by one step
     rungs: Mapping[int, tuple[int, ...]]  # the rounds at which an arm is compared while it survives

@@ -69,5 +69,5 @@ class Tuner(Protocol):
         ...
 
     def unpack(self, begun: Belief, arrays: Vectors) -> Belief:
-        """Return the belief that was packed, given that of the arm's beginning."""
+        """Return the belief that was packed; ``begun`` is the belief that the arm began with."""
         ...
