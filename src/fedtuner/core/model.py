@@ -265,7 +265,7 @@ class ModelDefaults:
     """What a model of one's own has unless it says otherwise: a base class for tasks and learners."""
 
     metric = Metric()
-    hyperparameters: Mapping[str, Hyper] = {}  # noqa: RUF012
+    hyperparameters: Mapping[str, Hyper] = {}
     shaping: tuple[str, ...] = ()
     own_training = False
     device: Any = "cpu"

@@ -66,7 +66,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Job:
-    """What one client is sent. The first choice trains the model; with others the client only measures what they give."""
+    """What one client is sent. The first choice trains the model; what others would give is only measured."""
 
     client: int
     choices: tuple[Choice, ...]
@@ -146,7 +146,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a tuner learns from: labels of configurations and their values, of one client or as the mean over several."""
+    """What a tuner learns from: labels of configurations and their values, of one client or the mean of several."""
 
     labels: tuple[int, ...]
     values: tuple[float, ...]

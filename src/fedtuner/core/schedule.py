@@ -22,7 +22,7 @@ from fedtuner.rng import stream
 from fedtuner.space import Config, Space
 
 Score = tuple[float, float]  # the score and its tie-breaker
-Change = Callable[[Space, Arm, Rng], tuple[Config, Config]]  # a child's client and server configuration, from its parent
+Change = Callable[[Space, Arm, Rng], tuple[Config, Config]]  # a child's client and server configuration, of its parent
 METRICS = ("error", "loss")
 TARGETS = ("personalized", "global")
 

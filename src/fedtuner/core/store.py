@@ -185,4 +185,3 @@ class Store(Protocol):
     def close(self) -> None:
         """Let another process have it."""
         ...
-

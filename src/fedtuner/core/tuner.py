@@ -28,7 +28,7 @@ class Tuner(Protocol):
 
     @property
     def labels(self) -> int | None:
-        """How many configurations it chooses from, if values can be summed by label; None if there is no such number."""
+        """How many configurations it chooses from, if values can be summed by label; else None."""
         ...
 
     @property

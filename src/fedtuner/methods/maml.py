@@ -75,6 +75,4 @@ def aggregate(server: Server, tally: Tally, b: Config) -> tuple[Vector, Vectors]
     return server.step(-tally.extra["meta"], tally, b)
 
 
-maml = method(
-    "maml", "Finn et al. 2017", local, aggregate, client=INNER, server=OUTER, extra={"meta": "trainable"}
-)
+maml = method("maml", "Finn et al. 2017", local, aggregate, client=INNER, server=OUTER, extra={"meta": "trainable"})
