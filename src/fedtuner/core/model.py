@@ -283,7 +283,13 @@ class ModelDefaults:
 
 def finite(*vectors: Vector) -> bool:
     """Return whether all entries are numbers."""
-    return all(bool(np.isfinite(v).all()) for v in vectors)
+    return all(map(_finite, vectors))
+
+
+def _finite(v: Vector) -> bool:
+    # A finite sum has finite terms, and needs no memory; a sum that is not finite may only have been too large.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return math.isfinite(v.sum()) or bool(np.isfinite(v).all())
 
 
 def named(w: Vector, layout: Iterable[Part]) -> dict[str, Vector]:

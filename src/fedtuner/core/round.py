@@ -85,6 +85,20 @@ class Round:
         """Do one client's work."""
         return work(self.setup.method, cast(HasData, self.federation), plan, job)
 
+    def completed(self, plan: Plan, report: Report) -> Report:
+        """Return a report of ``plan.report`` with what ``work`` adds to one.
+
+        That is what the server's optimiser has clients add, and the worst values where metrics are not numbers.
+        """
+        model, worst = self.federation.model, self.federation.model.metric.worst
+        with np.errstate(over="ignore", invalid="ignore"):
+            extra = self.setup.method.optimiser(plan.server).extra(report.change[: model.trainable])
+        tried = tuple(
+            replace(t, before=penalised(t.before, worst), after=penalised(t.after, worst)) for t in report.tried
+        )
+        sound = report.finite and finite(report.change, *extra.values())
+        return replace(report, extra={**extra, **report.extra}, tried=tried, finite=sound)
+
     def tally(self, plan: Plan, reports: Reports) -> Tally:
         """Return what the server makes of a round's reports, which are in plan order; None did not answer."""
         setup, screened = self.setup, list(reports)
@@ -142,7 +156,8 @@ class Round:
         with np.errstate(over="ignore", invalid="ignore"):
             head, slots = method.aggregate(server, replace(tally, change=tally.change[:n]), arm.server)
             tail = state.w[n:] + tally.change[n:]
-        return np.concatenate([head, tail]).astype(np.float32, copy=False), slots
+        w = np.concatenate([head, tail]) if tail.size else head
+        return w.astype(np.float32, copy=False), slots
 
 
 def progress(arm: Arm, state: State) -> float:

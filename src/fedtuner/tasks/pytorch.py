@@ -96,6 +96,7 @@ class Task:
         self._dropouts = [(m, _dropout(m)) for m in self._module.modules() if _has_dropout(m)]
         self.smallest_batch = 2 if any(isinstance(m, _BATCH_NORMS) for m in self._module.modules()) else 1
         self._bound: Vector | None = None
+        self._velocity: Tensor | None = None  # of plain SGD, once it is used
         self._flat = torch.empty(self.size, device=self.device)
         self._flat_grad = torch.zeros(self.trainable, device=self.device)
         self._grad = self._flat_grad.numpy() if self._on_cpu else np.zeros(self.trainable, np.float32)
@@ -246,7 +247,7 @@ class Task:
         flat = torch.from_numpy(w) if self._on_cpu else self._flat
         head, parts = flat[: self.trainable], self._trained_parts
         weights = tensors.stored(head, parts)
-        velocities = tensors.stored(torch.zeros_like(head), parts) if rates.momentum else ()
+        velocities = tensors.stored(self._at_rest(head), parts) if rates.momentum else ()
         for n, rows in enumerate(batches, 1):
             if n % CHECKED == 0 and not torch.isfinite(head).all():
                 break  # it will not come back
@@ -258,6 +259,12 @@ class Task:
             tensors.sgd(weights, moves, velocities, rates)
         if not self._on_cpu:
             w[:] = flat.cpu().numpy()
+
+    def _at_rest(self, head: Tensor) -> Tensor:
+        """Return a velocity of zeros: the same memory for every client, as fresh memory costs more than clearing it."""
+        if self._velocity is None:
+            self._velocity = torch.empty_like(head)
+        return self._velocity.zero_()
 
     def _curvature(self, w: Vector, direction: Vector, data: Data, rows: Rows) -> Vector:
         trained = self._trained
