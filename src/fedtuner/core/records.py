@@ -1,9 +1,9 @@
 """The records of a study: all that travels between the schedule, the server and its clients. All are frozen.
 
-    Arm     the hyperparameters of one training        State   an arm after some round
-    Plan    what all clients of a round are sent       Job     what one client is sent beside it
-    Report  what a client sends back                   Tally   what the server makes of a round's reports
-    Record  what is kept of a round                    Key     (arm, round): the name of a state
+Arm     the hyperparameters of one training        State   an arm after some round
+Plan    what all clients of a round are sent       Job     what one client is sent beside it
+Report  what a client sends back                   Tally   what the server makes of a round's reports
+Record  what is kept of a round                    Key     (arm, round): the name of a state
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedtuner.core.model import Metrics, Vector, Vectors, finite
+from fedtuner.core.model import NOTHING, Metrics, Vector, Vectors, finite
 from fedtuner.errors import SpecError
 from fedtuner.space import Config
 
@@ -108,8 +108,42 @@ class Plan:
         if len(measured) != len(job.choices):
             raise SpecError(f"{len(measured)} pairs of metrics, but the job has {len(job.choices)} choices")
         tried = tuple(Tried(c.label, *pair) for c, pair in zip(job.choices, measured, strict=True))
-        change = np.asarray(w, np.float32) - self.w
-        return Report(job.client, change, {}, {}, examples, tried, finite(change))
+        change = self._change(w)
+        return Report(job.client, change, {}, {}, int(examples), tried, finite(change))
+
+    def tally(
+        self,
+        w: Vector | None,
+        examples: int,
+        before: Metrics,
+        after: Metrics,
+        values: Mapping[int, tuple[float, float]],
+        reported: int | None = None,
+    ) -> Tally:
+        """Return the tally of a round whose reports were added up elsewhere: for servers outside fedtuner.
+
+        ``w`` is the mean of the clients' models by |T|, None if nobody trained; ``examples`` the sum of |T|; ``before``
+        and ``after`` are means by |V|. ``values`` are, by label, what ``tuner.value`` says of those who tried it: their
+        mean by |V|, and the sum of |V|. All who were asked count as ``reported`` unless it is said.
+        """
+        there = len(self.jobs) if reported is None else reported
+        configs = {choice.label: choice.config for job in self.jobs for choice in job.choices}
+        odd = sorted(set(values) - set(configs))
+        if odd:
+            raise SpecError(f"values of the labels {odd}, but the plan has {sorted(configs)}")
+        seen = tuple(Seen((j,), (value,), weight, (configs[j],)) for j, (value, weight) in sorted(values.items()))
+        return Tally(
+            asked=len(self.jobs), reported=there, trained=there, examples=examples, trainings=there,
+            change=None if w is None else self._change(w), before=before, after=after, seen=seen,
+        )  # fmt: skip
+
+    def _change(self, w: Vector) -> Vector:
+        if np.shape(w) != self.w.shape:
+            raise SpecError(
+                f"w is of shape {np.shape(w)}, but must be of {self.w.shape}: model.vector(arrays) makes it of arrays"
+            )
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.asarray(w, np.float32) - self.w
 
 
 @dataclass(frozen=True)
@@ -184,8 +218,8 @@ class Tally:
     change: Vector | None = None  # mean change of w; None: nobody trained
     extra: Vectors = field(default_factory=dict)  # means
     sums: Vectors = field(default_factory=dict)  # sums over clients, without weights
-    before: Metrics = Metrics(float("nan"), float("nan"), 0)
-    after: Metrics = Metrics(float("nan"), float("nan"), 0)
+    before: Metrics = NOTHING
+    after: Metrics = NOTHING
     seen: tuple[Seen, ...] = ()  # per client in plan order; where only sums are known, one per label
     memory: Mapping[int, Vectors] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()  # per client; empty where only sums are known
