@@ -29,7 +29,7 @@ ADAPTERS = {
     "ray": (),
     "optuna": ("samplers/by_optuna.py", "report/to_optuna.py"),
     "sqlalchemy": ("report/to_optuna.py",),
-    "matplotlib": ("experiments/figures.py", "theory/picture.py"),
+    "matplotlib": ("experiments/figures.py", "experiments/pictures.py", "theory/picture.py"),
     "sklearn": ("data/digits.py", "problems/digits.py"),
     "pooch": ("data/download.py",),
     "requests": ("data/download.py",),
