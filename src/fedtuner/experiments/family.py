@@ -28,7 +28,7 @@ from fedtuner.tables import Table
 
 @dataclass(frozen=True)
 class Point:
-    """An arm on the test data: the incumbent (the best latest score of those in the race), or one at its end."""
+    """An arm on the test data: the incumbent (the best latest score of arms that are not out), or one at its end."""
 
     used: int  # rounds that the study has used
     arm: int
@@ -72,7 +72,7 @@ class Member:
         self.entry, self.play = entry, Play(entry.spec.schedule)
         self.marks = marks(entry.spec.schedule, entry.online)
         self.at: dict[int, int] = {}  # the round up to which it has read each arm
-        self.latest: dict[int, Score] = {}  # of the arms in the race
+        self.latest: dict[int, Score] = {}  # of the arms that are not out
         self.out: set[int] = set()
         self.used = 0
         self.curve: list[Point] = []
