@@ -17,6 +17,11 @@ class TestQuadratics(TaskLaws):
         return quadratics().clients[2].train
 
 
+class TestQuadraticsWithStatistics(TestQuadratics):
+    def task(self):
+        return quadratics(statistics=3).model
+
+
 def test_the_optimum_is_where_the_mean_gradient_is_zero():
     problem = quadratics()
     w = optimum(problem).astype(np.float32)
