@@ -370,6 +370,16 @@ def test_a_part_now_and_the_rest_later(tmp_path):
     assert parts.read_bytes() == whole.read_bytes()
 
 
+def test_a_suite_that_has_got_another_study_goes_on_with_its_arms(out):
+    """One that comes first, and one that has a result goes: what is left is computed from where it was."""
+    bench.run(read(), out, workers=1, only="RS")
+    more = read(SUITE.replace("RS = {", 'A = { schedule = { kind = "random_search", longest = 5 } }\nR = {'))
+    report = bench.run(more, out, workers=1)
+    assert (report.done, report.failed) == (3 * 4, [])  # R is another name
+    assert report.computed == 2 * 3 * 5  # arms 3 to 5, plain and with FedEx; halving drops arm 3
+    assert {study["labels"]["wrapper"] for study in results.read(out).studies} == {"A", "R", "RS", "SHA"}
+
+
 @pytest.mark.slow
 def test_ctrl_c_is_exit_code_3_and_the_same_command_continues(here):
     environment = toys.environment(TOY_NAP="0.01")

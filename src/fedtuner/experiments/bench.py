@@ -14,10 +14,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
+from fedtuner.core.schedule import TARGETS
 from fedtuner.errors import ClientError, FedtunerError, Interrupted, StoreError, WorkerError
 from fedtuner.experiments import results
 from fedtuner.experiments.compare import compare
@@ -35,6 +36,7 @@ from fedtuner.run.store.files import disk_errors
 from fedtuner.run.store.lock import Lock
 from fedtuner.run.versions import commit
 from fedtuner.run.watch import duration, stoppable
+from fedtuner.schedules import RandomSearch
 
 EVERY = 5.0  # seconds between two lines of progress
 
@@ -126,11 +128,11 @@ def _run_group(
 ) -> None:
     if stop():
         raise Interrupted
-    for entry in group.asked:
-        entry.spec.study(None, workers, problem)  # mistakes show now
     folder = scratch(out) / group.name
-    study = group.first.spec.study(folder, workers, problem)
-    with Session(study.setup, study.problem, study.where, stop) as session:
+    study, *_ = [entry.spec.study(folder, workers, problem) for entry in group.asked]  # of all: mistakes show now
+    # The session plays no schedule itself. It has the same one whichever studies are left, so that it can be continued.
+    setup = study.setup if group.first.alone else replace(study.setup, schedule=RandomSearch(1, 1), target=TARGETS[0])
+    with Session(setup, study.problem, study.where, stop) as session:
         family = Family(session, group.entries, group.asked)
         session.on_progress = lambda: board.show(family.computed)
         board.begin(group)
