@@ -25,7 +25,7 @@ from fedtuner.core.model import NOTHING, Metric, Metrics
 from fedtuner.core.records import Choice, Job, Plan, Report, Tried
 from fedtuner.errors import SpecError
 from fedtuner.flower import messages
-from fedtuner.flower.messages import job_content, order_of, plan_records, reason_of, report_content
+from fedtuner.flower.messages import job_content, plan_of, plan_records, reason_of, report_content
 from fedtuner.flower.replies import Expected, expected
 from fedtuner.flower.wire import Arrays, Flat, MalformedError, Wire
 from fedtuner.methods.momentum import sgd
@@ -80,10 +80,9 @@ def text(thing: Any) -> str:
 def test_a_plan_and_a_job_arrive_as_they_were_sent(plan):
     """Every field of them: a field that is added and does not travel fails here."""
     arrived = sent(job_content(plan_records(plan, "fedavg", WIRE.record(plan.w)), plan.jobs[0]))
-    order = order_of(arrived)
-    assert order.method == "fedavg"
-    assert text(replace(order.plan, w=WIRE.vector(arrived.array_records["arrays"]))) == text(plan)
-    assert text(order.job) == text(plan.jobs[0])
+    name, there = plan_of(arrived)
+    assert name == "fedavg"
+    assert text(replace(there, w=WIRE.vector(arrived.array_records["arrays"]))) == text(plan)
 
 
 def test_the_jobs_of_a_plan_share_what_all_clients_are_sent():
@@ -147,18 +146,18 @@ def reply(*measured: Metrics, change: Any = None, extra: Any = None, memory: Any
 def test_numbers_of_numpy_travel_too():
     config = {"lr": np.float64(0.1), "epochs": np.int64(3), "wide": np.bool_(True), "mu": np.float32(0.5)}
     made = plan(server=config, jobs=(job(choices=(Choice(0, config),)),))
-    order = order_of(sent(job_content(plan_records(made, "fedavg", WIRE.record(made.w)), made.jobs[0])))
-    assert order.job.config == order.plan.server == {"lr": 0.1, "epochs": 3, "wide": True, "mu": 0.5}
-    assert [type(v) for v in order.job.config.values()] == [float, int, bool, float]
+    _, there = plan_of(sent(job_content(plan_records(made, "fedavg", WIRE.record(made.w)), made.jobs[0])))
+    assert there.jobs[0].config == there.server == {"lr": 0.1, "epochs": 3, "wide": True, "mu": 0.5}
+    assert [type(v) for v in there.jobs[0].config.values()] == [float, int, bool, float]
 
 
 def test_a_message_of_another_version_is_refused(monkeypatch):
     content = job_content(plan_records(plan(), "fedavg", WIRE.record(plan().w)), job())
     monkeypatch.setattr(messages, "VERSION", 3)
     with pytest.raises(MalformedError, match="messages of version 2, but this side has 3: update fedtuner"):
-        order_of(content)
+        plan_of(content)
     with pytest.raises(MalformedError, match="no 'fedtuner' in a message"):
-        order_of(RecordDict())
+        plan_of(RecordDict())
 
 
 def test_a_client_without_validation_data_says_nothing():
