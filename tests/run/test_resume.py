@@ -31,13 +31,10 @@ from fedtuner.run.journal import read
 from fedtuner.run.store import Folder
 
 # Other tests may have left threads of libraries in this process; neither workers nor forks use them.
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-
-
-@pytest.fixture(autouse=True)
-def _unflushed(monkeypatch):
-    """Only a power cut could tell whether data was flushed to the disk, and flushing is what takes the time here."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
+pytestmark = [
+    pytest.mark.usefixtures("unflushed"),
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -434,8 +431,11 @@ def test_a_worker_that_dies_while_the_study_stops_takes_no_state_with_it(tmp_pat
     monkeypatch.setenv("TOY_NAP", "0.02")
     monkeypatch.setattr(watch, "_MOMENT", 0.0)
 
+    stopped = []
+
     def show(status):
-        if status.used == 29 and multiprocessing.active_children():
+        if status.used == 29 and not stopped:
+            stopped.append(True)
             os.kill(os.getpid(), signal.SIGINT)
             for process in multiprocessing.active_children():
                 os.kill(process.pid, signal.SIGKILL)
