@@ -10,13 +10,13 @@ ones; equal scores are ordered by the tie-breaker (the arm's other metric) and t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol, cast, runtime_checkable
 
 from fedtuner import checks
-from fedtuner.core.records import Arm, Key, Record
+from fedtuner.core.records import Arm, Key, Record, Row
 from fedtuner.rng import Generator as Rng
 from fedtuner.rng import stream
 from fedtuner.space import Config, Space
@@ -203,8 +203,47 @@ def _outline(known: Hashable, path: tuple[Any, ...]) -> Outline:
         for arm, until in step.until.items():
             reach[arm] = max(until, reach.get(arm, 0))
             of_group.setdefault(first.get(arm, arm), {})[until] = None
-        draws = {arm: stream(0, "outline", *path, arm, until).random(2) for arm, until in step.until.items()}
-        play.tell(Evidence({arm: (float(u), float(v)) for arm, (u, v) in draws.items()}))
+        play.tell(imagined(step.until, lambda arm, at: _draw(*path, arm, at), schedule.scoring.metric))
     rungs = {arm: tuple(sorted(of_group.get(first.get(arm, arm), ()))) for arm in reach}
     cost = sum(until - begun.get(arm, 0) for arm, until in reach.items())
     return Outline(tuple(groups), rungs, reach, cost, horizons, children)
+
+
+def _draw(*path: Any) -> Score:
+    first, second = stream(0, "outline", *path).random(2)
+    return float(first), float(second)
+
+
+def imagined(until: Mapping[int, int], table: Callable[[int, int], Score], metric: str = "error") -> Evidence:
+    """Return the evidence of arms that nobody trained: their scores, by arm and round, are those of a table."""
+    return Evidence({arm: table(arm, at) for arm, at in until.items()}, _Imagined(until, table, metric))
+
+
+class _Imagined(Mapping[int, Sequence[Record]]):
+    """Records with the scores of a table, made when a schedule reads them: most schedules read only scores."""
+
+    def __init__(self, until: Mapping[int, int], table: Callable[[int, int], Score], metric: str) -> None:
+        self._until, self._table, self._metric = until, table, metric
+
+    def __getitem__(self, arm: int) -> list[Record]:
+        return [self._record(arm, round) for round in range(1, self._until[arm] + 1)]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._until)
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def _record(self, arm: int, round: int) -> Record:
+        score, other = self._table(arm, round)
+        error, loss = (score, other) if self._metric == "error" else (other, score)
+        spread = stream(0, "imagined", arm, round).uniform(0.9, 1.1, _IMAGINED).tolist()  # clients differ
+        rows = tuple(Row(i, 0, 1, 1, x * loss, x * loss, x * error, x * error) for i, x in enumerate(spread))
+        return Record(
+            arm=arm, round=round, clients=_IMAGINED, dropped=0, broken=0, bounded=0, examples=_IMAGINED,
+            validated=_IMAGINED, trainings=_IMAGINED, loss_before=loss, loss_after=loss, error_before=error,
+            error_after=error, loss=loss, error=error, entropy=0.0, mode=0, confidence=1.0, diverged=False, rows=rows,
+        )  # fmt: skip
+
+
+_IMAGINED = 10  # clients of an imagined round
