@@ -407,6 +407,16 @@ def test_a_round_in_which_nobody_answers_only_counts():
     assert (record.clients, record.dropped, record.examples, record.rows) == (4, 4, 0, ())
 
 
+def test_a_round_in_which_nobody_is_present_has_no_jobs():
+    round, arm = a_study(tuner=FedEx(k=3, tries=2))
+    state = round.begin(arm)
+    plan = round.plan(arm, state, [])
+    assert plan.jobs == ()
+    following, record = round.settle(arm, state, round.tally(plan, []))
+    assert (following.round, record.clients, record.trainings) == (1, 0, 0)
+    assert np.array_equal(following.w, state.w)
+
+
 def test_memory_that_is_not_finite_is_not_kept():
     """The client's vectors of the round before stay; a client that never had any remembers nothing."""
     round, arm = a_round(methods.scaffold, quadratics()), an_arm(methods.scaffold)
