@@ -12,7 +12,7 @@ import fedtuner
 
 PUBLIC = {
     "Space", "Float", "Int", "PowerOfTwo", "Choice", "OneMinus",
-    "Client", "Simulation", "Outside",
+    "Client", "Simulation", "Outside", "Metrics",
     "tune", "prepare", "untuned", "Study", "FedEx", "halving", "random_search", "hyperband",
     "FedtunerError", "Interrupted",
     "data", "fedex", "flower", "methods", "pytorch", "samplers", "schedules", "space",

@@ -8,12 +8,14 @@ Record  what is kept of a round                    Key     (arm, round): the nam
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedtuner import checks
 from fedtuner.core.model import NOTHING, Metrics, Vector, Vectors, finite
 from fedtuner.errors import SpecError
 from fedtuner.space import Config
@@ -105,11 +107,16 @@ class Plan:
         ``examples`` is |T|; ``measured`` are the metrics on validation data before and after local training, for each
         of the job's choices.
         """
+        count = operator.index(examples)
+        checks.whole("examples", count, 0)
+        change = self._change(w)
+        return Report(job.client, change, {}, {}, count, self.tried(job, *measured), finite(change))
+
+    def tried(self, job: Job, *measured: tuple[Metrics, Metrics]) -> tuple[Tried, ...]:
+        """Return what a client measured, before and after, with each of the job's choices: what a tuner values."""
         if len(measured) != len(job.choices):
             raise SpecError(f"{len(measured)} pairs of metrics, but the job has {len(job.choices)} choices")
-        tried = tuple(Tried(c.label, *pair) for c, pair in zip(job.choices, measured, strict=True))
-        change = self._change(w)
-        return Report(job.client, change, {}, {}, int(examples), tried, finite(change))
+        return tuple(Tried(c.label, *pair) for c, pair in zip(job.choices, measured, strict=True))
 
     def tally(
         self,
