@@ -64,14 +64,14 @@ def mean(metrics):
 def summed(study, plan, done):
     """Add up what clients did, as a server that shows only sums does."""
     examples = sum(n for _, n, _ in done)
-    w = sum(w.astype(np.float64) * n for w, n, _ in done) / examples
+    change = sum((w - plan.w).astype(np.float64) * n for w, n, _ in done) / examples
     values = {}
     for job, (_, _, measured) in zip(plan.jobs, done, strict=True):
         value, weight = study.setup.tuner.value(plan.tried(job, measured)[0]), measured[1].count
         old, before = values.get(job.choices[0].label, (0.0, 0))
         values[job.choices[0].label] = ((old * before + value * weight) / (before + weight), before + weight)
     before, after = (mean([measured[side] for _, _, measured in done]) for side in (0, 1))
-    return plan.tally(w, examples, before, after, values)
+    return plan.tally(change, examples, before, after, values)
 
 
 def test_a_tally_of_sums_is_as_good_as_the_reports():
@@ -153,7 +153,7 @@ def test_clients_without_examples_say_nothing():
         (lambda plan, job, w, n, pair: plan.report(job, w, n), "0 pairs of metrics, but the job has 1 choices"),
         (lambda plan, job, w, n, pair: plan.report(job, w, n, pair, pair), "2 pairs of metrics"),
         (lambda plan, job, w, n, pair: plan.report(job, w, -1, pair), r"examples = -1, but must be .*>= 0"),
-        (lambda plan, job, w, n, pair: plan.tally(w[:5], n, *pair, {}), r"w is of shape \(5,\)"),
+        (lambda plan, job, w, n, pair: plan.tally(w[:5], n, *pair, {}), r"change is of shape \(5,\)"),
         (lambda plan, job, w, n, pair: plan.tally(w, n, *pair, {99: (0.5, 3)}), r"values of the labels \[99\]"),
     ],
 )

@@ -120,7 +120,7 @@ class Plan:
 
     def tally(
         self,
-        w: Vector | None,
+        change: Vector | None,
         examples: int,
         before: Metrics,
         after: Metrics,
@@ -129,9 +129,9 @@ class Plan:
     ) -> Tally:
         """Return the tally of a round whose reports were added up elsewhere: for servers outside fedtuner.
 
-        ``w`` is the mean of the clients' models by |T|, None if nobody trained; ``examples`` the sum of |T|; ``before``
-        and ``after`` are means by |V|. ``values`` are, by label, what ``tuner.value`` says of those who tried it: their
-        mean by |V|, and the sum of |V|. All who were asked count as ``reported`` unless it is said.
+        ``change`` is the mean of w_i - w by |T|, None if nobody trained; ``examples`` the sum of |T|; ``before`` and
+        ``after`` are means by |V|. ``values`` are, by label, what ``tuner.value`` says of those who tried it: the mean
+        by |V|, and the sum of |V|. All who were asked count as ``reported`` unless it is said.
         """
         there = len(self.jobs) if reported is None else reported
         configs = {choice.label: choice.config for job in self.jobs for choice in job.choices}
@@ -141,16 +141,18 @@ class Plan:
         seen = tuple(Seen((j,), (value,), weight, (configs[j],)) for j, (value, weight) in sorted(values.items()))
         return Tally(
             asked=len(self.jobs), reported=there, trained=there, examples=examples, trainings=there,
-            change=None if w is None else self._change(w), before=before, after=after, seen=seen,
+            change=None if change is None else self._fitting(change, "change"), before=before, after=after, seen=seen,
         )  # fmt: skip
 
     def _change(self, w: Vector) -> Vector:
-        if np.shape(w) != self.w.shape:
-            raise SpecError(
-                f"w is of shape {np.shape(w)}, but must be of {self.w.shape}: model.vector(arrays) makes it of arrays"
-            )
         with np.errstate(over="ignore", invalid="ignore"):
-            return np.asarray(w, np.float32) - self.w
+            return self._fitting(w, "w") - self.w
+
+    def _fitting(self, vector: Vector, name: str) -> Vector:
+        if np.shape(vector) != self.w.shape:
+            shape, remedy = np.shape(vector), "model.vector(arrays) makes it of named arrays"
+            raise SpecError(f"{name} is of shape {shape}, but must be of {self.w.shape}: {remedy}")
+        return np.asarray(vector, np.float32)
 
 
 @dataclass(frozen=True)
