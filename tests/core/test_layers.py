@@ -42,12 +42,7 @@ ADAPTERS = {
 }
 MOST = 6  # arguments by position
 STILL = {  # those that take more: this list only becomes shorter
-    ("data/arrays.py", "from_arrays"),
-    ("data/arrays.py", "from_rows"),
-    ("data/datasets.py", "from_partitions"),
-    ("experiments/bench.py", "_run_group"),
     ("tasks/batched.py", "_backward"),
-    ("tasks/pytorch.py", "__init__"),
 }
 
 

@@ -100,7 +100,7 @@ def _run(suite: Suite, out: Path, workers: int | None, only: str | None, progres
                     held = None
                     held = (group.problem, spec.load_problem(group.problem))
                     board.time(group, held[1])
-                _run_group(group, held[1], suite, out, workers, board, report, stop)
+                _run_group(group, held[1], suite, out, workers, board=board, report=report, stop=stop)
             except FedtunerError as error:
                 name, folder = f"{group.first.name} seed{group.first.seed}", scratch(out) / group.name
                 if isinstance(error, StoreError) and str(folder) in str(error):
@@ -122,6 +122,7 @@ def _run_group(
     suite: Suite,
     out: Path,
     workers: int | None,
+    *,
     board: _Board,
     report: Report,
     stop: Callable[[], bool],

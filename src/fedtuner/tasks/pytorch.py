@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,7 @@ class Task:
         build: Callable[[], nn.Module],
         loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
         error: Callable[[Tensor, Tensor], Tensor] | None = None,
+        *,
         device: str = "cpu",
         worst_error: float | None = None,
         choices: Mapping[str, Any] | None = None,
@@ -70,7 +72,10 @@ class Task:
     ) -> None:
         if isinstance(build, nn.Module) or not callable(build):
             raise TaskError(f"build is {type(build).__name__}, but must be a function that returns a new module")
-        self._made_of: tuple[Any, ...] = (build, loss, error, device, worst_error, choices, configure)
+        self._made_of: dict[str, Any] = {
+            "build": build, "loss": loss, "error": error, "device": device, "worst_error": worst_error,
+            "choices": choices, "configure": configure,
+        }  # fmt: skip
         self._shapes = Shapes(choices, configure)
         self.choices = self._shapes.choices
         self.shaping = tuple(self.choices)
@@ -104,12 +109,11 @@ class Task:
         self._shapes.set(self._module, {})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Task, self._made_of  # views of one buffer do not survive being copied one by one
+        return partial(Task, **self._made_of), ()  # views of one buffer do not survive being copied one by one
 
     def on(self, device: str) -> Task:
         """Return the same task with its model and data on another device, such as ``cuda``."""
-        build, loss, error, _, *more = self._made_of
-        return Task(build, loss, error, device, *more)
+        return Task(**{**self._made_of, "device": device})
 
     @property
     def hyperparameters(self) -> Mapping[str, Hyper]:
