@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib
 import json
 import os
 import random
@@ -152,9 +153,15 @@ def _once(key: Any, make: Callable[[], Any]) -> Any:
 
 
 def _digits() -> Any:
-    from fedtuner.data import digits
+    return _once("digits", _module("problems.digits", "data.digits").problem)
 
-    return _once("digits", digits.problem)
+
+def _module(name: str, before: str) -> Any:
+    """Return a module that had another name in older trees."""
+    try:
+        return importlib.import_module(f"fedtuner.{name}")
+    except ModuleNotFoundError:
+        return importlib.import_module(f"fedtuner.{before}")
 
 
 def _problem(net: str, shape: tuple[int, ...], clients: int, examples: int) -> Any:
@@ -162,7 +169,8 @@ def _problem(net: str, shape: tuple[int, ...], clients: int, examples: int) -> A
     import torch
 
     import fedtuner as ft
-    from fedtuner import models
+
+    models = _module("problems.models", "models")
 
     def build() -> Any:
         if net != "idle":
