@@ -9,9 +9,11 @@ import pytest
 from learners import SCHEDULE, SPACE, Logistic, Sklearn, problem
 
 import fedtuner as ft
+from fedtuner.core.method import default_space
 from fedtuner.core.model import Hyper
 from fedtuner.errors import ClientError, SpecError
 from fedtuner.rng import number
+from fedtuner.run import spec
 from fedtuner.testing.rounds import a_round, an_arm, reported
 
 LEARNERS = pytest.mark.parametrize("learner", [Logistic, Sklearn])
@@ -100,6 +102,14 @@ def test_its_hyperparameters_are_what_the_space_names():
         study(problem(), space=ft.Space({"rate": 0.1}))
     with pytest.raises(SpecError, match=r"no server hyperparameter 'rate' in fedavg"):
         study(problem(), space=ft.Space({"rate": 0.1, "passes": 1}, {"rate": 0.1}))
+
+
+def test_a_study_file_names_its_hyperparameters():
+    """Those of the method's own local training are not its."""
+    table = {"problem": "learners:problem", "cohort": 3, "client": {"rate": {"low": 0.1, "high": 1.0}, "passes": 2}}
+    found = spec.parse(table).study(None, 1, problem())
+    assert set(found.setup.space.client) == {"rate", "passes"}
+    assert set(found.setup.space.server) == set(default_space(ft.methods.fedavg, {}).server)
 
 
 DECLARED = {

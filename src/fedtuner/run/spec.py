@@ -103,6 +103,8 @@ class Spec:
 
     def space(self, method: Method, model: Model) -> Space:
         """Return the method's space with what the file says in place of its domains."""
+        if model.own_training:  # of the method it leaves the server's part
+            method = dataclasses.replace(method, client={})
         usual = default_space(method, model.hyperparameters)
         client = _real(self.client, {**method.client, **model.hyperparameters})
         return Space({**usual.client, **client}, {**usual.server, **_real(self.server, method.server)})
