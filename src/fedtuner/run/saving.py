@@ -15,11 +15,11 @@ from fedtuner.core.setup import Setup
 from fedtuner.core.store import Done, Store
 from fedtuner.run.journal import Journal
 
-_SAVE = 2.0  # seconds between two saves of an arm that is on its way
+_SAVE = 2.0  # seconds between two saves of an arm while it advances
 
 
 class Saver:
-    """The latest states of a study's arms, and their way to the store."""
+    """Holds the latest states of a study's arms and writes them, with the rounds that led to them, to the store."""
 
     def __init__(self, round: Round, store: Store, journal: Journal, start: Vector | None) -> None:
         self.keep: frozenset[Key] = frozenset()  # states that are still wanted, beside the arms' latest
@@ -34,7 +34,7 @@ class Saver:
     # States
 
     def begin(self, arm: Arm) -> tuple[State, str]:
-        """Return an arm's first state; with a parent it is saved, as the parent's may go: then also its checksum."""
+        """Return an arm's first state and, if it has a parent, its checksum: it is saved, as the parent's may go."""
         parent = None if arm.parent is None else self.state(arm.parent)
         state = self._latest[arm.id] = self._round.begin(arm, parent, self._start)
         return state, self._save(arm.id, state) if parent is not None else ""

@@ -63,7 +63,7 @@ class Where:
 
 
 class Session:
-    """A study on its way: a context manager."""
+    """An open study: a context manager."""
 
     def __init__(self, setup: Setup, federation: Federation, where: Where, stop: Stop = lambda: False) -> None:
         self.setup, self.federation, self.where = setup, federation, where

@@ -46,7 +46,7 @@ class Best:
 
 
 class Study:
-    """A tuning run, finished or on its way: a view of its journal and states. ``tune`` and ``prepare`` make it."""
+    """A tuning run, finished or not: a view of its journal and states. ``tune`` and ``prepare`` make it."""
 
     def __init__(self, setup: Setup, federation: Federation, where: Where) -> None:
         self.setup, self.problem, self.where = setup, federation, where

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 from fedtuner.core.schedule import outline
 from fedtuner.run.session import Session
 
-_MOMENT = 0.05  # seconds: a status costs the scores of all arms in the race
+_MOMENT = 0.05  # seconds between statuses: one looks at all arms that are alive
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Status:
 
     used: int  # rounds used, of those planned
     planned: int
-    alive: int  # arms still in the race, of those started
+    alive: int  # arms not yet eliminated, of those that start
     arms: int
     best: float | None  # the lowest current score of an arm that is alive
     left: float | None  # seconds, from the pace so far

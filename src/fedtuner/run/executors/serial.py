@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fedtuner.core.executor import Advance, Progress, Stop
 from fedtuner.core.memory import fetch, spill
-from fedtuner.core.records import Plan, Report, State, Tally
+from fedtuner.core.records import Plan, Report, Tally
 from fedtuner.core.round import Round, measured
 from fedtuner.core.store import Blobs
 
@@ -54,11 +54,7 @@ def settled(round: Round, blobs: Blobs, work: Advance, tally: Tally) -> Progress
     """Settle a round; what clients remember goes to the blobs where it is too large for the state."""
     state, record = round.settle(work.arm, work.state, tally)
     memory = spill(state.memory, work.arm.id, state.round, round.federation.population(), blobs)
-    return Progress(work.arm.id, (record,), state if memory is state.memory else _with(state, memory))
-
-
-def _with(state: State, memory: object) -> State:
-    return replace(state, memory=memory)  # type: ignore[arg-type]
+    return Progress(work.arm.id, (record,), replace(state, memory=memory))
 
 
 def fetched(plan: Plan, blobs: Blobs) -> Plan:

@@ -2,7 +2,7 @@
 
     journal.jsonl        what has happened, a line per event: the only description of the study
     states/ARM-ROUND.safetensors   an arm after a round: model, server slots, client memory, belief
-    memory/ARM/          client memory of an arm where it is large, while the arm is in the race
+    memory/ARM/          client memory of an arm where it is large, until the arm is eliminated
     log.jsonl            what went wrong on the way: no part of the result
     lock                 taken by the process that writes
 
