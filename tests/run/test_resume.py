@@ -31,6 +31,7 @@ from fedtuner.run import saving, session, watch
 from fedtuner.run.executors import Serial, worker
 from fedtuner.run.journal import read
 from fedtuner.run.store import Folder
+from fedtuner.run.store.lines import decode
 
 # Other tests may have left threads of libraries in this process; neither workers nor forks use them.
 pytestmark = [
@@ -251,21 +252,43 @@ def test_states_that_no_line_names_are_deleted_and_files_of_others_are_not(folde
 # SIGKILL
 
 
+def unnamed(path):
+    """The states that no line names."""
+    events = list(Folder(path).events())
+    named = {f"{e.record.arm}-{e.record.round}.safetensors" for e in events if isinstance(e, Done) and e.state}
+    return {f.name for f in (path / "states").iterdir()} - named
+
+
+def half_written(path):
+    return [name for name in unnamed(path) if name.endswith(".part")]
+
+
+def unfinished(path):
+    data = (path / "journal.jsonl").read_bytes()
+    return len(data) - decode(data, str(path))[1]
+
+
+def superseded(path):
+    kept = journal_of(path)
+    return [arm for arm in kept.arms if len(list((path / "states").glob(f"{arm}-*"))) > 1]
+
+
 @pytest.mark.parametrize(
-    ("n", "change"),
+    ("n", "change", "left"),
     [
-        (1, "within journal"),
-        (3, r"within \d+-\d+\.safetensors"),
-        (4, r"before \d+-\d+\.safetensors"),
-        (8, "before journal"),
-        (12, "within journal"),
-        (3, "remove"),
+        (1, "within journal", unfinished),
+        (3, r"within \d+-\d+\.safetensors", half_written),
+        (4, r"before \d+-\d+\.safetensors", journal_of),
+        (8, "before journal", unnamed),
+        (12, "within journal", unfinished),
+        (3, "remove", superseded),
     ],
     ids=["the first line", "within a state", "before a state", "between state and line", "within a line", "old states"],
 )
-def test_killed(tmp_path, finished, n, change):
+def test_killed(tmp_path, finished, n, change, left):
     files = Crashing(n, change, toys.die)
     assert toys.forked(lambda: often(lambda: run(Folder(tmp_path / "s", files)))) == -signal.SIGKILL
+    assert left(tmp_path / "s")
     go(tmp_path / "s")
     assert_same(tmp_path / "s", finished)
 
