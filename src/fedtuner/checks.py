@@ -1,29 +1,98 @@
-"""Checks that many settings share. Each raises a SpecError that gives the value, the rule and, where needed, a remedy."""
+"""Checks that many settings share. Each raises a SpecError that gives the value, the rule and, where needed, a remedy.
+
+Numbers of NumPy are numbers: checks return Python's, for the same results and the same tables.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
-from fedtuner.errors import SpecError, suggest
+import numpy as np
+
+from fedtuner.errors import SpecError, brief, suggest
 
 
-def whole(name: str, value: Any, least: int = 1) -> None:
-    """Refuse what is not a whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise SpecError(f"{name} = {value!r}, but must be a whole number >= {least}")
+def is_whole(value: object) -> bool:
+    """Return whether a value is a whole number; True and False are none."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def number(name: str, value: Any, low: float = 0.0, high: float = math.inf, remedy: str = "") -> None:
-    """Refuse what is not a number from ``low`` to ``high``."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+def is_number(value: object) -> bool:
+    """Return whether a value is a finite number; True and False are none."""
+    if not is_whole(value) and not isinstance(value, (float, np.floating)):
+        return False
+    try:
+        return math.isfinite(value)  # type: ignore[arg-type]
+    except OverflowError:  # a whole number that is too large for a real one
+        return False
+
+
+def python(value: Any) -> Any:
+    """Return a number, string or boolean of NumPy as Python's; other values as they are."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def whole(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
+    """Return a whole number from ``least`` to ``most``; refuse other values."""
+    if not is_whole(value) or value < least:
+        raise SpecError(f"{name} = {brief(value)}, but must be a whole number >= {least}")
+    if most is not None and value > most:
+        raise SpecError(f"{name} = {brief(value)}, but must be at most {most}")
+    return int(value)
+
+
+def seed(value: Any, name: str = "seed") -> int:
+    """Return a seed, which is any whole number of 64 bits."""
+    if not is_whole(value) or not -(2**63) <= value < 2**63:
+        raise SpecError(f"{name} = {brief(value)}, but must be a whole number of at most 64 bits")
+    return int(value)
+
+
+def number(name: str, value: Any, low: float = 0.0, high: float = math.inf, remedy: str = "") -> float:
+    """Return a number from ``low`` to ``high``; refuse other values."""
+    if not is_number(value) or not low <= value <= high:
         rule = f">= {low:g}" if high == math.inf else f"in [{low:g}, {high:g}]"
-        raise SpecError(f"{name} = {value!r}, but must be {rule}{remedy}")
+        if isinstance(value, float) and value == math.inf:
+            rule = f"finite and {rule}"
+        raise SpecError(f"{name} = {brief(value)}, but must be {rule}{remedy}")
+    return python(value)  # type: ignore[no-any-return]
 
 
 def one_of(name: str, value: Any, known: Iterable[str]) -> None:
     """Refuse what is not one of the known names."""
     names = tuple(known)
-    if value not in names:
-        raise SpecError(f"{name} = {value!r}, but must be one of {names}{suggest(str(value), names)}")
+    if not isinstance(value, str) or value not in names:
+        raise SpecError(f"{name} = {brief(value)}, but must be one of {names}{suggest(value, names)}")
+
+
+def function(name: str, value: Any, remedy: str = "") -> None:
+    """Refuse what cannot be called."""
+    if not callable(value):
+        raise SpecError(f"{name} = {brief(value)}, but must be a function{remedy}")
+
+
+def path(name: str, value: Any, what: str = "a file") -> Path:
+    """Return the path of a file or folder; refuse what can be the name of none."""
+    if not isinstance(value, (str, os.PathLike)) or isinstance(value, bytes):
+        raise SpecError(f"{name} = {brief(value)}, but must be the name of {what}")
+    text = os.fspath(value)
+    if not isinstance(text, str) or not text.strip() or "\0" in text:
+        raise SpecError(f"{name} = {brief(text)}, but must be the name of {what}")
+    return Path(text)
+
+
+def client_id(value: Any) -> str | int:
+    """Return what a client is known by: a string or a whole number."""
+    if not is_whole(value) and not isinstance(value, str):
+        raise SpecError(f"a client has the id {brief(value)}, but an id must be a string or a whole number")
+    return python(value)  # type: ignore[no-any-return]
+
+
+def settle(record: object, **values: Any) -> None:
+    """Put checked values in place of those that a frozen record was made with."""
+    for name, value in values.items():
+        object.__setattr__(record, name, value)

@@ -1,16 +1,52 @@
 """Every error that fedtuner raises on purpose: one root, so that one ``except`` catches them all.
 
-A message gives the value, the rule that it breaks and the remedy.
+A message gives the value, the rule that it breaks and the remedy, in one line.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
+from typing import ClassVar
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def one_line(text: str, most: int = 500) -> str:
+    """Return a text as one line of printable characters; of a longer one the middle is left out.
+
+    >>> one_line("two\\nlines")
+    'two lines'
+    """
+    line = " ".join(text.split())
+    if not line.isprintable():
+        line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+    half = (most - 5) // 2
+    return line if len(line) <= most else f"{line[:half]} ... {line[-half:]}"
+
+
+def brief(value: object, most: int = 60) -> str:
+    """Return a value as a message shows it: in one line, not too long, and without its place in memory.
+
+    >>> brief("x" * 100, 10)
+    "'xxxxxxxxx ..."
+    """
+    try:
+        text = repr(value)
+    except Exception:  # an object of one's own, a whole number of too many digits, a list of too many levels
+        return f"a {type(value).__name__}"
+    line = one_line(_ADDRESS.sub("", text), len(text) + 1)
+    return line if len(line) <= most else f"{line[:most]} ..."
 
 
 class FedtunerError(Exception):
     """The root of fedtuner's errors."""
+
+    most: ClassVar[int] = 500  # characters of a message
+
+    def __str__(self) -> str:
+        return one_line(super().__str__(), self.most)
 
 
 class SpecError(FedtunerError, ValueError):
@@ -23,6 +59,8 @@ class TaskError(FedtunerError):
 
 class ClientError(FedtunerError):
     """A client's work raised: names the arm, the round, the client and its configuration."""
+
+    most = 2000
 
 
 class WorkerError(FedtunerError):
@@ -56,8 +94,14 @@ def suggest(name: object, known: Iterable[str] | Mapping[str, str]) -> str:
     words = {other: other for other in known}
     if isinstance(known, Mapping):
         words |= {about.replace(" ", "_"): other for other, about in known.items()}
-    near = difflib.get_close_matches(str(name).lower(), words, n=1, cutoff=0.6)
+    given = name.lower() if isinstance(name, str) else brief(name)
+    near = difflib.get_close_matches(given, words, n=1, cutoff=0.6)
     if near:
         return f"; did you mean {words[near[0]]!r}?"
-    names = sorted(set(words.values()))
-    return f"; known: {', '.join(names)}" if names else ""
+    return f"; known: {_some(sorted(set(words.values())))}" if words else ""
+
+
+def _some(names: list[str], most: int = 200) -> str:
+    """Return a list of names, of a long one its beginning."""
+    text = ", ".join(names)
+    return text if len(text) <= most else text[:most].rpartition(", ")[0] + ", ..."

@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from fedtuner.errors import SpecError, suggest
+from fedtuner import checks
+from fedtuner.checks import is_number, python
+from fedtuner.errors import SpecError, brief, suggest
 from fedtuner.rng import Generator
 
 Value = float | int | str | bool
@@ -41,17 +43,35 @@ class Domain(Protocol):
         ...
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+_LARGEST = 2**53  # whole numbers up to this are exact as reals, too
 
 
-def _check_range(kind: str, low: float, high: float, positive: bool) -> None:
-    if not (_is_number(low) and _is_number(high)):
-        raise SpecError(f"{kind}({low!r}, {high!r}): both ends must be finite numbers")
+def _check_range(made: Float | Int | PowerOfTwo, positive: bool, whole: bool = False) -> None:
+    """Refuse ends that are none; those that are become Python's numbers."""
+    low, high = made.low, made.high
+    name = f"{type(made).__name__}({brief(low)}, {brief(high)})"
+    if not (is_number(low) and is_number(high)):
+        raise SpecError(f"{name}: both ends must be finite numbers")
+    if whole and (int(low) != low or int(high) != high):
+        raise SpecError(f"{name}: both ends must be whole numbers")
+    if whole and max(-low, high) > _LARGEST:
+        raise SpecError(f"{name}: both ends must be at most 2^53 in size")
     if low > high:
-        raise SpecError(f"{kind}({low}, {high}): low must not exceed high")
+        raise SpecError(f"{name}: low must not exceed high")
     if positive and low <= 0:
-        raise SpecError(f"{kind}({low}, {high}): low must be > 0 on a logarithmic scale")
+        raise SpecError(f"{name}: low must be > 0 on a logarithmic scale")
+    if not math.isfinite(float(high) - float(low)):
+        raise SpecError(f"{name}: the range is too wide for numbers of 64 bits")
+    as_given = int if whole else python
+    checks.settle(made, low=as_given(low), high=as_given(high))
+
+
+def _check_log(made: Float | Int) -> None:
+    log = python(made.log)
+    if not isinstance(log, bool):
+        name = f"{type(made).__name__}({brief(made.low)}, {brief(made.high)})"
+        raise SpecError(f"{name}: log = {brief(log)}, but must be true or false")
+    checks.settle(made, log=log)
 
 
 @dataclass(frozen=True)
@@ -63,7 +83,8 @@ class Float:
     log: bool = False
 
     def __post_init__(self) -> None:
-        _check_range("Float", self.low, self.high, self.log)
+        _check_log(self)
+        _check_range(self, self.log)
 
     def draw(self, rng: Generator) -> float:
         """Return a uniform draw in the sampling scale."""
@@ -81,7 +102,7 @@ class Float:
         return float(min(max(back(low + (high - low) * u), self.low), self.high))  # exp(log(x)) may round past the end
 
     def __contains__(self, value: object) -> bool:
-        return _is_number(value) and self.low <= value <= self.high  # type: ignore[operator]
+        return is_number(value) and self.low <= value <= self.high  # type: ignore[operator]
 
     def ends(self) -> tuple[Value, ...]:
         """Return both ends."""
@@ -107,9 +128,8 @@ class Int:
     log: bool = False
 
     def __post_init__(self) -> None:
-        _check_range("Int", self.low, self.high, self.log)
-        if int(self.low) != self.low or int(self.high) != self.high:
-            raise SpecError(f"Int({self.low}, {self.high}): both ends must be whole numbers")
+        _check_log(self)
+        _check_range(self, self.log, whole=True)
 
     def draw(self, rng: Generator) -> int:
         """Return a uniform draw in the sampling scale."""
@@ -124,7 +144,7 @@ class Int:
         return int(min(max(round(unit.near(centre, eps, rng)), self.low), self.high))
 
     def __contains__(self, value: object) -> bool:
-        return _is_number(value) and value == int(value) and self.low <= value <= self.high  # type: ignore
+        return is_number(value) and value == int(value) and self.low <= value <= self.high  # type: ignore
 
     def ends(self) -> tuple[Value, ...]:
         """Return both ends."""
@@ -143,10 +163,12 @@ class PowerOfTwo:
     high: int
 
     def __post_init__(self) -> None:
-        _check_range("PowerOfTwo", self.low, self.high, positive=True)
         for end in (self.low, self.high):
-            if int(end) != end or int(end) & (int(end) - 1):
-                raise SpecError(f"PowerOfTwo({self.low}, {self.high}): {end} is not a power of two")
+            if is_number(end) and (end < 1 or int(end) != end or int(end) & (int(end) - 1)):
+                raise SpecError(
+                    f"PowerOfTwo({brief(self.low)}, {brief(self.high)}): {brief(end)} is not a power of two"
+                )
+        _check_range(self, positive=True, whole=True)
 
     def draw(self, rng: Generator) -> int:
         """Return two to a uniform exponent."""
@@ -159,7 +181,7 @@ class PowerOfTwo:
 
     def __contains__(self, value: object) -> bool:
         return (
-            _is_number(value)
+            is_number(value)
             and value == int(value)  # type: ignore
             and self.low <= value <= self.high  # type: ignore
             and int(value) & (int(value) - 1) == 0  # type: ignore
@@ -181,12 +203,15 @@ class Choice:
     values: tuple[Value, ...]
 
     def __init__(self, values: Sequence[Value]) -> None:
-        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-            raise SpecError(f"Choice({values!r}): give a list of at least one value")
-        for value in values:
-            if not isinstance(value, (int, float, str, bool)):
-                raise SpecError(f"Choice({values!r}): {value!r} is not a number, string or boolean")
-        object.__setattr__(self, "values", tuple(values))
+        if isinstance(values, (str, bytes)) or not isinstance(values, Sequence) or not values:
+            raise SpecError(f"Choice({brief(values)}): give a list of at least one value")
+        made = tuple(map(python, values))
+        for n, value in enumerate(made):
+            if not isinstance(value, (str, bool)) and not is_number(value):
+                raise SpecError(f"Choice({brief(values)}): {brief(value)} is not a number, string or boolean")
+            if value in made[:n]:
+                raise SpecError(f"Choice({brief(values)}): {brief(value)} is there twice")
+        checks.settle(self, values=made)
 
     def draw(self, rng: Generator) -> Value:
         """Return a uniform draw."""
@@ -217,7 +242,7 @@ class OneMinus:
 
     def __post_init__(self) -> None:
         if not isinstance(self.inner, Float):
-            raise SpecError(f"OneMinus({self.inner!r}): give a Float(low, high)")
+            raise SpecError(f"OneMinus({brief(self.inner)}): give a Float(low, high)")
 
     def draw(self, rng: Generator) -> float:
         """Return one minus a draw."""
@@ -231,7 +256,7 @@ class OneMinus:
 
     def __contains__(self, value: object) -> bool:
         slack = 1e-12  # 1 - (1 - x) is not x to the bit
-        return _is_number(value) and self.inner.low - slack <= 1.0 - value <= self.inner.high + slack  # type: ignore
+        return is_number(value) and self.inner.low - slack <= 1.0 - value <= self.inner.high + slack  # type: ignore
 
     def ends(self) -> tuple[Value, ...]:
         """Return both ends."""
@@ -244,19 +269,20 @@ class OneMinus:
 
 def domain(value: Any, name: str = "hyperparameter") -> Domain:
     """Return the domain that a literal stands for: a list is a Choice, a single value is fixed, a table is a range."""
-    if isinstance(value, Domain):
+    value = python(value)
+    if isinstance(value, Domain) and not isinstance(value, type):
         return value
-    if isinstance(value, (bool, int, float, str)):
+    if isinstance(value, (bool, str)) or is_number(value):
         return Choice([value])
-    if isinstance(value, list):
-        return Choice(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, (int, float)):
+        raise SpecError(f"{name} = {brief(value)}, but must be a number of at most 64 bits")
+    if isinstance(value, (list, Mapping)):
         try:
-            return _from_table(dict(value), name)
+            return Choice(value) if isinstance(value, list) else _from_table(dict(value), name)
         except SpecError as error:
             raise SpecError(str(error) if str(error).startswith(name) else f"{name}: {error}") from None
     raise SpecError(
-        f"{name} = {value!r} is no domain: give Float(low, high), Int(low, high), a list of values or one value"
+        f"{name} = {brief(value)} is no domain: give Float(low, high), Int(low, high), a list of values or one value"
     )
 
 
@@ -266,25 +292,32 @@ def _from_table(table: dict[str, Any], name: str) -> Domain:
             raise SpecError(f"{name}: one_minus stands alone, but is beside {sorted(set(table) - {'one_minus'})}")
         inner = domain(table["one_minus"], name)
         if not isinstance(inner, Float):
-            raise SpecError(f"{name}: one_minus takes a range of real numbers, got {table['one_minus']!r}")
+            raise SpecError(f"{name}: one_minus takes a range of real numbers, got {brief(table['one_minus'])}")
         return OneMinus(inner)
     known = {"low", "high", "log", "power_of_two"}
     for key in table:
         if key not in known:
-            raise SpecError(f"{name}: no key {key!r} in a range{suggest(key, known | {'one_minus'})}")
+            raise SpecError(f"{name}: no key {brief(key)} in a range{suggest(key, known | {'one_minus'})}")
     if "low" not in table or "high" not in table:
-        raise SpecError(f"{name} = {table!r}: a range needs low and high")
+        raise SpecError(f"{name} = {brief(table)}: a range needs low and high")
     for key in ("log", "power_of_two"):
         if not isinstance(table.get(key, False), bool):
-            raise SpecError(f"{name}: {key} = {table[key]!r}, but must be true or false")
+            raise SpecError(f"{name}: {key} = {brief(table[key])}, but must be true or false")
     low, high, log = table["low"], table["high"], table.get("log", False)
     if table.get("power_of_two", False):
+        if log:
+            raise SpecError(f"{name}: power_of_two and log are both given, but powers are logarithmic: leave log out")
         return PowerOfTwo(low, high)
     whole = isinstance(low, int) and isinstance(high, int)
     return Int(low, high, log) if whole else Float(low, high, log)
 
 
-def _domains(side: str, given: Mapping[str, Any]) -> Mapping[str, Domain]:
+def _domains(side: str, given: Any) -> Mapping[str, Domain]:
+    if not isinstance(given, Mapping):
+        raise SpecError(f"{side} = {brief(given)}, but must be a mapping of names to domains, such as {{'lr': 0.1}}")
+    for name in given:
+        if not isinstance(name, str):
+            raise SpecError(f"{side} has the name {brief(name)}, but a hyperparameter's name must be a string")
     return {name: domain(value, f"{side}.{name}") for name, value in given.items()}
 
 
@@ -296,8 +329,8 @@ class Space:
     server: Mapping[str, Domain] = field(default_factory=dict)
 
     def __init__(self, client: Mapping[str, Any] | None = None, server: Mapping[str, Any] | None = None) -> None:
-        object.__setattr__(self, "client", _domains("client", client or {}))
-        object.__setattr__(self, "server", _domains("server", server or {}))
+        object.__setattr__(self, "client", _domains("client", {} if client is None else client))
+        object.__setattr__(self, "server", _domains("server", {} if server is None else server))
 
     def draw(self, rng: Generator) -> tuple[dict[str, Value], dict[str, Value]]:
         """Return a client and a server configuration, uniform in the sampling scales."""
