@@ -15,7 +15,7 @@ import numpy as np
 
 from fedtuner.core.model import Hyper, Rows, Trainer, Vector, Vectors
 from fedtuner.core.records import Job, Plan, Tally
-from fedtuner.errors import SpecError, suggest
+from fedtuner.errors import SpecError, brief, suggest
 from fedtuner.rng import Generator
 from fedtuner.space import Config, Space, Value
 
@@ -169,8 +169,8 @@ def check(method: Method, space: Space, of_model: Mapping[str, Hyper]) -> None:
                     hint = "; the model has no dropout layer: add one (torch.nn.Dropout) or leave dropout out"
                 elif not hint.startswith("; known"):
                     hint += f" ({side} hyperparameters: {', '.join(known)})"
-                raise SpecError(f"no {side} hyperparameter {name!r} in {method.name}{hint}")
+                raise SpecError(f"no {side} hyperparameter {brief(name)} in {method.name}{hint}")
             for value in domain.ends():
                 rule = known[name].wrong(value)
                 if rule:
-                    raise SpecError(f"{side}.{name} = {value!r}, but {rule}")
+                    raise SpecError(f"{side}.{name} = {brief(value)}, but {rule}")

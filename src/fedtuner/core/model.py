@@ -15,6 +15,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtuner.checks import is_number
 from fedtuner.core.engine import Engine, sequential
 from fedtuner.errors import SpecError
 from fedtuner.space import Config, Domain, Value
@@ -80,7 +81,7 @@ class Hyper:
         """Return the rule that ``value`` breaks, or None."""
         if self.options:
             return None if value in self.options else f"must be one of {list(self.options)}"
-        if isinstance(value, (str, bool)) or not math.isfinite(value):
+        if isinstance(value, str) or not is_number(value):
             return "must be a number"
         if self.whole and value != int(value):
             return "must be a whole number"

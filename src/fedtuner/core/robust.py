@@ -43,7 +43,7 @@ class Trimmed:
     each = True
 
     def __post_init__(self) -> None:
-        checks.number("combine.share", self.share, 0, 0.49)
+        checks.settle(self, share=checks.number("combine.share", self.share, 0, 0.49))
 
     def __call__(self, plan: Plan, reports: Reports) -> Tally:
         """Return the tally with trimmed means of vectors."""

@@ -63,8 +63,8 @@ class Scoring:
     discount: float = 0.0  # weight of a round's score against the next one's; 0 is the latest round alone
 
     def __post_init__(self) -> None:
-        checks.number("schedule.discount", self.discount, 0, 1)
         checks.one_of("schedule.score", self.metric, METRICS)
+        checks.settle(self, discount=checks.number("schedule.discount", self.discount, 0, 1))
 
     def score(self, records: Sequence[Record], target: str) -> Score:
         """Return an arm's score and its tie-breaker after these rounds."""

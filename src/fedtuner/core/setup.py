@@ -21,7 +21,7 @@ from fedtuner.core.sampler import Sampler
 from fedtuner.core.schedule import TARGETS, Schedule
 from fedtuner.core.tally import Combine, Privacy, Screen, mean
 from fedtuner.core.tuner import Tuner
-from fedtuner.errors import SpecError
+from fedtuner.errors import SpecError, brief
 from fedtuner.space import Choice, Space
 from fedtuner.tables import Table
 
@@ -51,13 +51,11 @@ class Setup:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        checks.whole("cohort", self.cohort)
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise SpecError(f"seed = {self.seed!r}, but must be a whole number")
+        cohort, seed = checks.whole("cohort", self.cohort), checks.seed(self.seed)
         checks.one_of("target", self.target, TARGETS)
         checks.one_of("cohorts", self.cohorts, COHORTS)
         checks.one_of("weights", self.weights, WEIGHTS)
-        checks.number("cooling", self.cooling, 0, 1)
+        checks.settle(self, cohort=cohort, seed=seed, cooling=checks.number("cooling", self.cooling, 0, 1))
 
     def describe(self) -> Table:
         """Return the setup by the names of a study.toml."""
@@ -123,12 +121,12 @@ def resolve(federation: Federation, **given: Any) -> Setup:
 def _check_kinds(given: dict[str, Any]) -> None:
     """Refuse settings that are not of the kind that they must be."""
     if not isinstance(given["method"], Method):
-        raise SpecError(f"method = {given['method']!r}, but must be a Method such as fedtuner.methods.fedavg")
+        raise SpecError(f"method = {brief(given['method'])}, but must be a Method such as fedtuner.methods.fedavg")
     kinds: dict[str, tuple[Any, str]] = {
         "space": (Space, "a fedtuner.Space"),
         "tuner": (Tuner, "a tuner such as fedtuner.FedEx(k=27)"),
         "schedule": (Schedule, "a schedule such as fedtuner.halving(budget=2000)"),
-        "sampler": (Sampler, "such as fedtuner.samplers.optuna('tpe')"),
+        "sampler": (Sampler, "a sampler such as fedtuner.samplers.optuna('tpe')"),
         "combine": (Combine, "such as fedtuner.core.robust.Median()"),
         "privacy": (Privacy, "an object with release() and spent(), or None"),
     }
@@ -137,7 +135,12 @@ def _check_kinds(given: dict[str, Any]) -> None:
         if name not in given or (value is None and name in ("space", "privacy")):
             continue
         if isinstance(value, type) or not isinstance(value, kind):
-            raise SpecError(f"{name} = {value!r}, but must be {words}{_lacking(value, kind)}")
+            raise SpecError(f"{name} = {brief(value)}, but must be {words}{_lacking(value, kind)}")
+    screens = given.get("screens", ())
+    if not isinstance(screens, tuple) or not all(callable(screen) for screen in screens):
+        raise SpecError(
+            f"screens = {brief(screens)}, but must be a tuple of screens such as fedtuner.core.tally.Weights()"
+        )
 
 
 def _lacking(value: Any, kind: type) -> str:
@@ -147,7 +150,7 @@ def _lacking(value: Any, kind: type) -> str:
     if type(value).__module__ == "builtins" or kind is Space:
         return ""
     lacks = [name for name in vars(kind) if not name.startswith("_") and not hasattr(value, name)]
-    return f": {type(value).__name__} has no {', '.join(lacks)}"
+    return f": {type(value).__name__} has no {', '.join(lacks)}" if lacks else ""
 
 
 def with_own_optimiser(method: Method, space: Space | None) -> tuple[Method, Space | None]:
@@ -160,7 +163,9 @@ def with_own_optimiser(method: Method, space: Space | None) -> tuple[Method, Spa
         if ":" in str(value):
             found = tables.find(str(value), "server.optimiser")
             if not isinstance(found, Optimiser):
-                raise SpecError(f"server.optimiser = {value!r} is {type(found).__name__}, but must be an Optimiser")
+                raise SpecError(
+                    f"server.optimiser = {brief(value)} is {type(found).__name__}, but must be an Optimiser"
+                )
             method, value = method.with_optimiser(found), found.name
         values.append(value)
     return method, Space(space.client, {**space.server, "optimiser": Choice(values)})

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from fedtuner.core.method import Local, Method, Optimiser, Server, Update
 from fedtuner.core.records import Job, Plan, Tally
-from fedtuner.errors import SpecError, suggest
+from fedtuner.errors import SpecError, brief, suggest
 from fedtuner.methods.averaging import fedavg, fedprox, reptile
 from fedtuner.methods.ditto import ditto
 from fedtuner.methods.feddyn import feddyn
@@ -29,8 +29,8 @@ ALL = {method.name: method for method in (fedavg, fedprox, reptile, scaffold, fe
 
 def named(name: str) -> Method:
     """Return the method of this name."""
-    if name not in ALL:
-        raise SpecError(f"no method {name!r}{suggest(name, list(ALL))}")
+    if not isinstance(name, str) or name not in ALL:
+        raise SpecError(f"no method {brief(name)}{suggest(name, list(ALL))}")
     return ALL[name]
 
 

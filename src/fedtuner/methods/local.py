@@ -20,7 +20,7 @@ TRAINING: Mapping[str, Hyper] = {
     "lr": Hyper(PAPER_CLIENT["lr"], 0.1, low=0.0, about="learning rate"),
     "momentum": Hyper(PAPER_CLIENT["momentum"], 0.0, low=0.0, high=1.0, about="momentum; adam's beta1"),
     "weight_decay": Hyper(PAPER_CLIENT["weight_decay"], 0.0, low=0.0, about="L2 penalty"),
-    "epochs": Hyper(PAPER_CLIENT["epochs"], 1, low=1, whole=True, about="passes over the client's data"),
+    "epochs": Hyper(PAPER_CLIENT["epochs"], 1, low=1, high=1e6, whole=True, about="passes over the client's data"),
     "batch": Hyper(PAPER_CLIENT["batch"], 32, low=1, whole=True, about="examples per step"),
     "optimiser": Hyper(None, "sgd", options=("sgd", "adam"), about="of local training"),
     "beta2": Hyper(None, 0.999, low=0.0, high=1.0, about="adam's memory of squared gradients"),

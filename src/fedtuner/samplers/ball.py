@@ -21,7 +21,7 @@ class Ball:
     learns = False
 
     def __post_init__(self) -> None:
-        checks.number("sampler.eps", self.eps)
+        checks.settle(self, eps=checks.number("sampler.eps", self.eps))
 
     def propose(self, space: Space, seed: int, id: int, first: int, past: Sequence[Past]) -> Configs:
         """Return the centre, or a draw from its neighbourhood."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from fedtuner import checks
 from fedtuner.core.sampler import Configs, Past
 from fedtuner.core.schedule import Schedule, outline
-from fedtuner.errors import SpecError, StoreError, suggest
+from fedtuner.errors import SpecError, StoreError
 from fedtuner.rng import number
 from fedtuner.samplers.uniform import uniform
 from fedtuner.space import Choice, Domain, Float, Int, OneMinus, PowerOfTwo, Space, Value
@@ -41,9 +41,8 @@ class Optuna:
     startup: int = 5  # tpe, gp: finished arms before they are learned from; until then arms are drawn uniformly
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise SpecError(f"sampler = {self.kind!r}, but must be one of {KINDS}{suggest(str(self.kind), KINDS)}")
-        checks.whole("sampler.startup", self.startup)
+        checks.one_of("sampler", self.kind, KINDS)
+        checks.settle(self, startup=checks.whole("sampler.startup", self.startup))
 
     @property
     def learns(self) -> bool:

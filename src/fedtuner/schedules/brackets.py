@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from fedtuner import checks
 from fedtuner.core.records import Key
 from fedtuner.core.schedule import Evidence, Score, Scoring, Start, Step, best
-from fedtuner.errors import SpecError
+from fedtuner.errors import SpecError, brief
+
+MOST = 100_000  # arms of a schedule: each has a state, and every step looks at all that are alive
 
 
 @dataclass(frozen=True)
@@ -68,9 +70,20 @@ def play(brackets: Sequence[Bracket]) -> Generator[Step, Evidence, Key]:
     return winner, reached[winner]
 
 
-def check_rounds(budget: int, longest: int) -> None:
-    """Refuse budgets that do not pay for one arm."""
-    checks.whole("schedule.budget", budget)
-    checks.whole("schedule.longest", longest)
+def rounds(budget: int, longest: int) -> tuple[int, int]:
+    """Return budget and longest; refuse budgets that do not pay for one arm."""
+    budget, longest = checks.whole("schedule.budget", budget), checks.whole("schedule.longest", longest)
     if budget < longest:
-        raise SpecError(f"budget = {budget} is less than longest = {longest}: raise budget or lower longest")
+        raise SpecError(
+            f"budget = {brief(budget)} is less than longest = {brief(longest)}: raise budget or lower longest"
+        )
+    return budget, longest
+
+
+def check_arms(arms: int, budget: int, longest: int) -> None:
+    """Refuse schedules of too many arms."""
+    if arms > MOST:
+        raise SpecError(
+            f"budget = {brief(budget)} and longest = {brief(longest)} start {brief(arms)} arms, but a schedule may "
+            f"start at most {MOST}: lower budget or raise longest"
+        )

@@ -5,13 +5,14 @@ Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparamet
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
 from fedtuner import checks
-from fedtuner.errors import SpecError
-from fedtuner.schedules.brackets import Bracket, Bracketed, check_rounds
+from fedtuner.errors import SpecError, brief
+from fedtuner.schedules.brackets import Bracket, Bracketed, check_arms, rounds
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,12 @@ class Halving(Bracketed):
     score: str = "error"  # what arms are compared by: error or loss
 
     def __post_init__(self) -> None:
-        self.brackets, self.scoring  # noqa: B018 (mistakes show now)
+        budget, longest = rounds(self.budget, self.longest)
+        eliminations = checks.whole("schedule.eliminations", self.eliminations, 0)
+        eta = checks.whole("schedule.eta", self.eta, 2 if eliminations else 1)
+        checks.settle(self, budget=budget, longest=longest, eta=eta, eliminations=eliminations)
+        checks.settle(self, discount=self.scoring.discount)
+        self.brackets  # noqa: B018 (mistakes show now)
 
     @cached_property
     def brackets(self) -> tuple[Bracket, ...]:
@@ -52,19 +58,25 @@ def rungs(budget: int, longest: int, eta: int = 3, eliminations: int = 3) -> lis
     >>> rungs(2000, 200)
     [50, 100, 150, 200]
     """
-    check_rounds(budget, longest)
-    checks.whole("schedule.eliminations", eliminations, 0)
+    budget, longest = rounds(budget, longest)
+    eliminations = checks.whole("schedule.eliminations", eliminations, 0)
     if eliminations == 0:
         return [longest]
-    checks.whole("schedule.eta", eta, 2)
+    eta = checks.whole("schedule.eta", eta, 2)
+    tree = f"(eta {brief(eta)}, eliminations {brief(eliminations)})"
+    if eliminations > math.log2(budget):  # there are at least 2^eliminations arms
+        raise SpecError(
+            f"budget = {brief(budget)} cannot give the arms of such a tree {tree} one round each: raise budget or "
+            "lower eliminations"
+        )
     prices = [eta**r - 1 for r in range(eliminations, 0, -1)]
     step, left = divmod(budget - longest, sum(prices))
     if step < 1:
-        arms = eta**eliminations
         raise SpecError(
-            f"budget = {budget} cannot give {arms} arms (eta {eta}, eliminations {eliminations}) one round each and "
-            f"one of them {longest}: raise budget to {longest + sum(prices)} or more, or lower eliminations"
+            f"budget = {brief(budget)} cannot give {brief(eta**eliminations)} arms {tree} one round each and one of "
+            f"them {longest}: raise budget to {brief(longest + sum(prices))} or more, or lower eliminations"
         )
+    check_arms(eta**eliminations, budget, longest)
     lengths = []
     for price in prices:
         extra, left = divmod(left, price)

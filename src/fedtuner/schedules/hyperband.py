@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from fedtuner import checks
-from fedtuner.schedules.brackets import Bracket, Bracketed, check_rounds
+from fedtuner.schedules.brackets import Bracket, Bracketed, check_arms, rounds
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,14 @@ class Hyperband(Bracketed):
     fill: bool = False  # as many arms as the budget pays for
 
     def __post_init__(self) -> None:
-        self.brackets, self.scoring  # noqa: B018 (mistakes show now)
+        budget, longest = rounds(self.budget, self.longest)
+        eta = checks.whole("schedule.eta", self.eta, 2)
+        checks.settle(self, budget=budget, longest=longest, eta=eta, discount=self.scoring.discount)
+        self.brackets  # noqa: B018 (mistakes show now)
 
     @cached_property
     def brackets(self) -> tuple[Bracket, ...]:
         """The brackets, from the one of the shortest arms to that of the longest."""
-        check_rounds(self.budget, self.longest)
-        checks.whole("schedule.eta", self.eta, 2)
         most = 0
         while self.eta ** (most + 1) <= self.longest and (most + 2) ** 2 * self.longest <= self.budget:
             most += 1
@@ -57,6 +58,7 @@ class Hyperband(Bracketed):
             return Bracket(arms, tuple(max(1, self.longest // self.eta ** (s - i)) for i in range(s + 1)), keep)
 
         arms = math.ceil(share * self.eta**s / (self.longest * (s + 1)))
+        check_arms(arms, self.budget, self.longest)
         while of(arms).cost > share:
             arms -= 1
         while self.fill and of(arms + 1).cost <= share:

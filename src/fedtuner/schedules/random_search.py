@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedtuner import checks
-from fedtuner.schedules.brackets import Bracket, Bracketed, check_rounds
+from fedtuner.schedules.brackets import Bracket, Bracketed, check_arms, rounds
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class RandomSearch(Bracketed):
     together: int | None = None  # how many arms start at once; None is all of them
 
     def __post_init__(self) -> None:
-        check_rounds(self.budget, self.longest)
-        if self.together is not None:
-            checks.whole("schedule.together", self.together)
-        self.scoring  # noqa: B018 (mistakes show now)
+        budget, longest = rounds(self.budget, self.longest)
+        check_arms(budget // longest, budget, longest)
+        together = None if self.together is None else checks.whole("schedule.together", self.together)
+        checks.settle(self, budget=budget, longest=longest, together=together, discount=self.scoring.discount)
 
     @property
     def brackets(self) -> tuple[Bracket, ...]:

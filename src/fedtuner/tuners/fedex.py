@@ -26,7 +26,7 @@ from fedtuner import checks
 from fedtuner.core.model import Vectors
 from fedtuner.core.records import Arm, Choice, Seen, Summary, Tried
 from fedtuner.core.tuner import Floats, Streams
-from fedtuner.errors import SpecError
+from fedtuner.errors import SpecError, brief
 from fedtuner.rng import Generator, stream
 from fedtuner.space import Config, Space
 
@@ -37,6 +37,7 @@ STEPS = ("aggressive", "adaptive", "constant", "none")
 METRICS = ("error", "loss")
 SIGNALS = ("absolute", "improvement")
 _FLOOR = -700.0  # how far a log theta may be below the largest: below -708 the exponential loses precision
+MOST = 10_000  # candidates: every arm draws them all, and the journal names them
 _HUGE = 1e100  # values beyond this count as this
 
 
@@ -55,18 +56,20 @@ class FedEx:
     tries: int | str = 1  # candidates that a client trains with and validates in a round, or "all"; the model takes one
 
     def __post_init__(self) -> None:
-        checks.whole("fedex.k", self.k)
-        checks.number("fedex.eps", self.eps)
-        if self.gamma is not None:
-            checks.number("fedex.gamma", self.gamma, 0, 1, " (or left out: drawn per arm)")
-        checks.number("fedex.cutoff", self.cutoff)
+        k, eps = checks.whole("fedex.k", self.k, 1, MOST), checks.number("fedex.eps", self.eps)
+        gamma = self.gamma
+        if gamma is not None:
+            gamma = checks.number("fedex.gamma", gamma, 0, 1, " (or left out: drawn per arm)")
+        cutoff = checks.number("fedex.cutoff", self.cutoff)
         checks.one_of("fedex.step", self.step, STEPS)
         checks.one_of("fedex.metric", self.metric, METRICS)
         checks.one_of("fedex.signal", self.signal, SIGNALS)
-        if self.tries != "all" and (isinstance(self.tries, bool) or not isinstance(self.tries, int)):
-            raise SpecError(f"fedex.tries = {self.tries!r}, but must be a whole number or 'all'")
-        if not 1 <= self.tried <= self.k:
-            raise SpecError(f"fedex.tries = {self.tries}, but must be from 1 to the {self.k} candidates (fedex.k)")
+        tries = checks.python(self.tries)
+        if not checks.is_whole(tries) and not (isinstance(tries, str) and tries == "all"):
+            raise SpecError(f"fedex.tries = {brief(tries)}, but must be a whole number or 'all'")
+        checks.settle(self, k=k, eps=eps, gamma=gamma, cutoff=cutoff, tries=tries)
+        if not 1 <= self.tried <= k:
+            raise SpecError(f"fedex.tries = {brief(tries)}, but must be from 1 to the {k} candidates (fedex.k)")
 
     @property
     def tried(self) -> int:
