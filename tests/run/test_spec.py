@@ -11,7 +11,9 @@ import fedtuner as ft
 import toys
 from fedtuner import methods, samplers, tables, tuners
 from fedtuner.core.method import default_space
+from fedtuner.core.robust import Median, Trimmed
 from fedtuner.core.setup import Setup
+from fedtuner.core.tally import mean
 from fedtuner.errors import SpecError
 from fedtuner.run import spec
 from fedtuner.run.spec import tomllib
@@ -217,7 +219,7 @@ BAD = {
     "sampler = 'unifrom'": "sampler = 'unifrom', but must be one of .*; did you mean 'uniform'?",
     "sampler = {kind = 'tpe', strtup = 3}": "no setting sampler.strtup; did you mean 'startup'?",
     "sampler = 3": "sampler = 3, but must be one of",
-    "sampler = 'toys:Softmax'": "sampler = .*Softmax.*, but must be such as fedtuner.samplers.optuna.*has no learns",
+    "sampler = 'toys:Softmax'": "sampler = .*Softmax.*, but must be a sampler such as fedtuner.samplers.optuna.*has no learns",
     "method = 'toys:remebering'": "method = 'toys:remebering': toys has no 'remebering'; did you mean 'remembering'?",
     "method = 'toys:SPACE'": "method = 'toys:SPACE' is Space, but must be a Method",
     "server.optimiser = 'toys:SPACE'": "server.optimiser = 'toys:SPACE' is Space, but must be an Optimiser",
@@ -471,3 +473,24 @@ def test_every_setting_of_the_template_is_explained():
     settings = [line for line in spec.template().splitlines() if re.match(r"(# )?\w+ = ", line)]
     assert len(settings) > 25
     assert [line for line in settings if "  # " not in line] == ["seed = 0"]
+
+
+# How updates are combined
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ('combine = "mean"', mean),
+        ('combine = "median"', Median()),
+        ('combine = "trimmed"', Trimmed()),
+        ('[combine]\nkind = "trimmed"\nshare = 0.25', Trimmed(0.25)),
+        ('[combine]\nkind = "median"\nshare = 0.25', Median()),  # the kind alone can be changed
+        ("", mean),
+    ],
+)
+def test_how_updates_are_combined(text, made):
+    study = parse(f'problem = "toys:problem"\ncohort = 3\n{text}').study(None, 1)
+    assert study.setup.combine == made
+    again = spec.parse({"problem": "toys:problem", "cohort": 3, "combine": study.describe()["combine"]})
+    assert again.combine == made

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedtuner import checks
 from fedtuner.core.model import Vector
 from fedtuner.core.records import Plan, Tally
-from fedtuner.core.tally import Reports, mean
+from fedtuner.core.tally import Mean, Reports, mean
 
 _BLOCK = 1 << 15  # entries that are sorted at once
 Middle = Callable[[NDArray[np.float32]], Vector]  # [clients, entries] -> entries
@@ -69,4 +69,4 @@ def _by_block(vectors: Sequence[Vector], middle: Middle) -> Vector:
     return np.concatenate(parts) if parts else vectors[0]
 
 
-COMBINES = {"mean": mean, "median": Median, "trimmed": Trimmed}
+COMBINES = {"mean": Mean, "median": Median, "trimmed": Trimmed}

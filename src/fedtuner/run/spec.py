@@ -3,6 +3,7 @@
 problem = "digits"            a built-in problem, or "package.module:function" that returns a Simulation
 method = "fedavg"             or "package.module:name" of your own
 sampler = "uniform"           or tpe, gp, cmaes, random: Optuna proposes the arms
+combine = "mean"              or median;  [combine] kind = "trimmed", share: how the server combines updates
 [schedule]                    kind, budget, longest, eta, eliminations, discount, score
 [fedex]                       k, eps, step, gamma, metric, signal, cutoff, tries;  or  fedex = false
 [tuner]                       in place of [fedex]: kind = "fedex", "none" or your own, and its settings
@@ -25,9 +26,11 @@ from fedtuner import methods, samplers, schedules, tables, tuners
 from fedtuner.core.method import Method, default_space
 from fedtuner.core.model import Hyper, Model
 from fedtuner.core.sampler import Sampler
+from fedtuner.core.robust import COMBINES
 from fedtuner.core.schedule import Schedule
 from fedtuner.core.setup import with_own_optimiser
 from fedtuner.core.tuner import Tuner
+from fedtuner.core.tally import Combine, mean
 from fedtuner.errors import FedtunerError, SpecError, suggest
 from fedtuner.federations import Simulation
 from fedtuner.run.study import Study, prepare
@@ -70,6 +73,7 @@ class Spec:
     tuner: Tuner = field(default_factory=FedEx)
     sampler: Sampler = samplers.uniform
     client: Mapping[str, Any] = field(default_factory=dict)
+    combine: Combine = mean
     server: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)  # those that are passed on as they are
 
@@ -98,7 +102,7 @@ class Spec:
         problem = problem if self.device == "cpu" else problem.on(self.device)
         return prepare(
             problem, self.space(method, problem.model), method=method, tuner=self.tuner, schedule=self.schedule,
-            sampler=self.sampler, store=store, workers=workers, **self.settings,
+            sampler=self.sampler, combine=self.combine, store=store, workers=workers, **self.settings,
         )  # fmt: skip
 
     def space(self, method: Method, model: Model) -> Space:
@@ -114,6 +118,14 @@ _PASSED = ("cohort", "cohorts", "target", "weights", "cooling", "seed", "engine"
 _KNOWN = (*(f.name for f in fields(Spec) if f.name != "settings"), "fedex", *_PASSED)
 _TEXTS = ("problem", "method", "cohorts", "target", "weights", "engine", "device")
 
+# What the tables know, to say where a setting belongs that is in none of them.
+_SETTINGS = {
+    "schedule": {name for kind in schedules.KINDS.values() for name in tables.parameters(kind)},
+    "fedex": set(tables.parameters(FedEx)),
+    "tuner": set(tables.parameters(FedEx)),
+    "sampler": {"startup"},
+    "combine": {name for kind in COMBINES.values() for name in tables.parameters(kind)},
+}
 
 def method_named(name: str) -> Method:
     """Return a built-in method, or one's own that ``package.module:name`` names."""
@@ -148,7 +160,11 @@ def parse(table: Mapping[str, Any]) -> Spec:
             raise SpecError(f"{key} = {values[key]!r}, but must be a string")
     for key in ("schedule", "tuner", "client", "server"):
         if key in values and not isinstance(values[key], Mapping):
-            raise SpecError(f"{key} = {values[key]!r}, but must be a table: [{key}]")
+            raise SpecError(f"{key} = {brief(values[key])}, but must be a table: [{key}]")
+    for key in ("schedule", "fedex", "tuner", "sampler", "combine"):
+        for inner in values[key] if isinstance(values.get(key), Mapping) else ():
+            if inner in _PASSED and inner not in _SETTINGS[key]:
+                raise SpecError(f"no setting {key}.{inner}; did you mean {inner!r}, before all [tables]?")
     if "schedule" in values:
         values["schedule"] = schedule(values["schedule"])
     tuner = _tuner(values.pop("tuner", None), values.pop("fedex", None))
@@ -157,6 +173,8 @@ def parse(table: Mapping[str, Any]) -> Spec:
     if "sampler" in values:
         values["sampler"] = sampler(values["sampler"])
     settings = {key: values.pop(key) for key in _PASSED if key in values}
+    if "combine" in values:
+        values["combine"] = combine(values["combine"])
     return Spec(**values, settings=settings)
 
 
@@ -176,10 +194,11 @@ def sampler(value: Any) -> Sampler:
         return samplers.Ball(*(settings[key] for key in ("eps",) if key in settings))
     known = ("uniform", "ball", *samplers.KINDS)
     for key in settings:
-        if key not in ("kind", "startup"):
-            raise SpecError(f"no setting sampler.{key}{suggest(key, ('kind', 'startup'))}")
-    if kind not in known:
-        raise SpecError(f"sampler = {kind!r}, but must be one of {known}{suggest(str(kind), known)}")
+        if key not in own:
+            raise SpecError(f"no setting sampler.{key}{suggest(key, own)}")
+    checks.one_of("sampler", kind, ("uniform", "ball", *samplers.KINDS))
+    if kind == "ball":
+        return samplers.Ball(*(settings[key] for key in ("eps",) if key in settings))
     return samplers.uniform if kind == "uniform" else samplers.optuna(**settings)
 
 
@@ -199,6 +218,12 @@ def _fedex(value: Any) -> Tuner:
     if value is True:
         return FedEx()
     if not isinstance(value, Mapping):
+def combine(value: Any) -> Combine:
+    """Return how updates are combined: what a name, or a ``[combine]`` table, stands for."""
+    settings = dict(value) if isinstance(value, Mapping) else {"kind": value}
+    return tables.read(COMBINES, settings, "combine", "mean")  # type: ignore[no-any-return]
+
+
         raise SpecError(f"fedex = {value!r}, but must be a table ([fedex]) or false")
     return tables.make(FedEx, value, "fedex")  # type: ignore[no-any-return]
 
@@ -333,6 +358,7 @@ def template() -> str:
             lines.append("# dropout = { low = 0.0, high = 0.5 }".ljust(67) + "# if the model has dropout layers")
     return "\n".join(lines) + "\n"
 
+        'combine = "mean"            # or median, or [combine] kind = "trimmed": means that few clients cannot spoil',
 
 def _toml(value: Any) -> str:
     if isinstance(value, Mapping):
