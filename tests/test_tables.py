@@ -236,9 +236,9 @@ BAD = {
     "yes for a whole number": ({"depth": True}, "tree.depth = True, but must be a whole number"),
     "text for a number": ({"kind": "plain", "count": 1, "share": "a"}, "tree.share = 'a', but must be a number"),
     "yes for a number": ({"kind": "plain", "count": 1, "share": True}, "tree.share = True, but must be a number"),
-    "a number for a text": ({"kind": "plain", "count": 1, "name": 3}, "tree.name = 3, but must be a text"),
+    "a number for a text": ({"kind": "plain", "count": 1, "name": 3}, "tree.name = 3, but must be a string"),
     "a number for yes": ({"kind": "plain", "count": 1, "on": 1}, "tree.on = 1, but must be true or false"),
-    "neither of two": ({"kind": "plain", "count": 1, "mixed": 0.5}, "tree.mixed = 0.5, .* a whole number or a text"),
+    "neither of two": ({"kind": "plain", "count": 1, "mixed": 0.5}, "tree.mixed = 0.5, .* a whole number or a string"),
     "neither it nor nothing": ({"kind": "plain", "count": 1, "most": "a"}, "tree.most = 'a', .* number or left out"),
     # what a class says itself
     "an error of ours": ({"kind": "test_tables:Choosy", "depth": 4}, "^tree.depth = 4, but must not be 4$"),

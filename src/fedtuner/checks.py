@@ -56,7 +56,7 @@ def number(name: str, value: Any, low: float = 0.0, high: float = math.inf, reme
     """Return a number from ``low`` to ``high``; refuse other values."""
     if not is_number(value) or not low <= value <= high:
         rule = f">= {low:g}" if high == math.inf else f"in [{low:g}, {high:g}]"
-        if isinstance(value, float) and value == math.inf:
+        if isinstance(value, float) and value == high:
             rule = f"finite and {rule}"
         raise SpecError(f"{name} = {brief(value)}, but must be {rule}{remedy}")
     return python(value)  # type: ignore[no-any-return]

@@ -19,7 +19,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from fedtuner.errors import FedtunerError, SpecError, suggest
+from fedtuner.errors import FedtunerError, SpecError, brief, one_line, suggest
 
 Table = Mapping[str, Any]
 
@@ -49,7 +49,7 @@ def table(value: Any) -> Any:
     if hasattr(value, "describe"):
         return plain(value.describe())
     if not is_dataclass(value) or isinstance(value, type):
-        raise SpecError(f"{value!r} cannot stand in a table: it is no dataclass and has no describe()")
+        raise SpecError(f"{brief(value)} cannot stand in a table: it is no dataclass and has no describe()")
     named = {f.name: getattr(value, f.name) for f in fields(value)}
     kind = kind_of(type(value))
     made = {name: plain(v) for name, v in named.items() if v is not None}
@@ -79,13 +79,13 @@ def read(kinds: Mapping[str, Any], given: Mapping[str, Any], name: str, default:
         if not isinstance(cls, type):
             own = sorted(set(settings) - others)
             if own:
-                raise SpecError(f"{name}.kind = {kind!r} is an object, so it takes no settings: {own}")
+                raise SpecError(f"{name}.kind = {brief(kind)} is an object, so it takes no settings: {brief(own)}")
             return cls
     elif isinstance(kind, str) and kind in kinds:
         cls = kinds[kind]
     else:
         raise SpecError(
-            f"{name}.kind = {kind!r}, but must be one of {tuple(kinds)}{suggest(str(kind), list(kinds))} "
+            f"{name}.kind = {brief(kind)}, but must be one of {tuple(kinds)}{suggest(kind, list(kinds))} "
             "(your own is named 'package.module:Class')"
         )
     known = parameters(cls)
@@ -123,7 +123,7 @@ def _check_types(cls: Any, settings: Mapping[str, Any], name: str) -> None:
         return
     for key, value in settings.items():
         if not _fits(value, hints.get(key, Any)):
-            raise SpecError(f"{name}.{key} = {value!r}, but must be {_words(hints[key])}")
+            raise SpecError(f"{name}.{key} = {brief(value)}, but must be {_words(hints[key])}")
 
 
 def parameters(cls: Any) -> tuple[str, ...]:
@@ -146,7 +146,7 @@ def _signature(cls: Any) -> Mapping[str, inspect.Parameter]:
         return {}
 
 
-_NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "left out"}
+_NAMES = {int: "a whole number", float: "a number", str: "a string", bool: "true or false", type(None): "left out"}
 
 
 def _fits(value: Any, kind: Any) -> bool:
@@ -169,26 +169,27 @@ def find(place: str, name: str) -> Any:
     """Return what ``package.module:attribute`` names; ``name`` is the setting that says so."""
     module_name, colon, attribute = place.partition(":")
     if not (colon and module_name and attribute) or module_name.startswith("."):
-        raise SpecError(f"{name} = {place!r}, but must be 'package.module:name'")
+        raise SpecError(f"{name} = {brief(place)}, but must be 'package.module:name'")
+    said = f"{name} = {brief(place)}"
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and error.name.split(".")[0] == "torch":
-            raise SpecError(f"{name} = {place!r} needs PyTorch: pip install 'fedtuner[torch]'") from error
-        raise SpecError(f"{name} = {place!r}: no module {error.name!r} here or among the installed ones") from error
-    except Exception as error:
-        raise SpecError(f"{name} = {place!r} cannot be imported: {where(error)}") from error
+            raise SpecError(f"{said} needs PyTorch: pip install 'fedtuner[torch]'") from error
+        raise SpecError(f"{said}: no module {brief(error.name)} here or among the installed ones") from error
+    except (Exception, SystemExit) as error:
+        raise SpecError(f"{said} cannot be imported: {where(error)}") from error
     if not hasattr(module, attribute):
         public = [known for known in vars(module) if not known.startswith("_")]
-        raise SpecError(f"{name} = {place!r}: {module_name} has no {attribute!r}{suggest(attribute, public)}")
+        raise SpecError(f"{said}: {module_name} has no {brief(attribute)}{suggest(attribute, public)}")
     return getattr(module, attribute)
 
 
-def where(error: Exception) -> str:
+def where(error: BaseException) -> str:
     """Return an error in the user's code with the line that it comes from."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     place = "" if isinstance(error, SyntaxError) else f" ({Path(last.filename).name}, line {last.lineno})"
-    return f"{type(error).__name__}: {error}{place}"
+    return f"{type(error).__name__}: {one_line(str(error), 200)}{place}"
 
 
 def differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
@@ -197,4 +198,4 @@ def differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
         for key in sorted({*old, *new}):
             yield from differences(old.get(key), new.get(key), f"{name}.{key}" if name else str(key))
     elif json.dumps(old) != json.dumps(new):
-        yield f"{name}: {old!r} in the store, {new!r} now"
+        yield f"{name}: {brief(old)} in the store, {brief(new)} now"

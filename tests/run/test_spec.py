@@ -219,7 +219,7 @@ BAD = {
     "sampler = 'unifrom'": "sampler = 'unifrom', but must be one of .*; did you mean 'uniform'?",
     "sampler = {kind = 'tpe', strtup = 3}": "no setting sampler.strtup; did you mean 'startup'?",
     "sampler = 3": "sampler = 3, but must be one of",
-    "sampler = 'toys:Softmax'": "sampler = .*Softmax.*, but must be a sampler such as fedtuner.samplers.optuna.*has no learns",
+    "sampler = 'toys:Softmax'": "sampler = .*Softmax.*, but must be a sampler such as .*has no learns",
     "method = 'toys:remebering'": "method = 'toys:remebering': toys has no 'remebering'; did you mean 'remembering'?",
     "method = 'toys:SPACE'": "method = 'toys:SPACE' is Space, but must be a Method",
     "server.optimiser = 'toys:SPACE'": "server.optimiser = 'toys:SPACE' is Space, but must be an Optimiser",

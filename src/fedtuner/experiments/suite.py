@@ -33,13 +33,14 @@ from pathlib import Path
 from typing import Any
 
 from fedtuner.core.schedule import outline
-from fedtuner.errors import SpecError, suggest
+from fedtuner.errors import SpecError, brief, suggest
 from fedtuner.run import spec
 from fedtuner.run.spec import Spec
 
 _OURS = ("seeds", "online", "every_arm")  # settings that are the suite's, not a study's
 _KNOWN = (*_OURS, "title", "columns", "along", "base", "axes", "paper", "figures")
 _BETWEEN = " / "
+MOST_SEEDS = 10_000
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,10 @@ def parse(name: str, table: Mapping[str, Any]) -> Suite:
     """Return the suite that a TOML table stands for."""
     for key in table:
         if key not in _KNOWN:
-            raise SpecError(f"no setting {key!r} in a suite{suggest(key, _KNOWN)}")
+            study = ": this file is a study, which 'fedtuner run' runs" if key == "problem" else suggest(key, _KNOWN)
+            raise SpecError(f"no setting {brief(key)} in a suite{study}")
+    if not isinstance(table.get("title", ""), str):
+        raise SpecError(f"title = {brief(table['title'])}, but must be a string")
     axes = {axis: _axis(axis, value) for axis, value in _table(table, "axes").items()}
     if not axes:
         raise SpecError("the suite has no [axes]: at least one names what is compared")
@@ -143,7 +147,7 @@ def parse(name: str, table: Mapping[str, Any]) -> Suite:
     names = {axis: tuple(label for label, _ in values) for axis, values in axes.items()}
     for key in ("columns", "along"):
         if table.get(key, "") not in ("", *axes):
-            raise SpecError(f"{key} = {table[key]!r}, but must be an axis{suggest(table[key], list(axes))}")
+            raise SpecError(f"{key} = {brief(table[key])}, but must be an axis{suggest(table[key], list(axes))}")
     paper = {study: _numbers(study, value, entries) for study, value in _table(table, "paper").items()}
     figures = table.get("figures", [])
     if not isinstance(figures, list) or not all(isinstance(figure, Mapping) for figure in figures):
@@ -162,7 +166,7 @@ def parse(name: str, table: Mapping[str, Any]) -> Suite:
 def _table(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     value = table.get(key, {})
     if not isinstance(value, Mapping):
-        raise SpecError(f"{key} = {value!r}, but must be a table: [{key}]")
+        raise SpecError(f"{key} = {brief(value)}, but must be a table: [{key}]")
     return value
 
 
@@ -175,7 +179,7 @@ def _axis(name: str, given: Any) -> list[tuple[str, Mapping[str, Any]]]:
             raise SpecError(f"axes.{name}: key must be a setting such as 'fedex.eps', values a list")
         return [(str(v), {path[0]: {last: v}} if path else {last: v}) for v in given["values"]]
     if not isinstance(given, Mapping) or not given or not all(isinstance(v, Mapping) for v in given.values()):
-        raise SpecError(f"axes.{name} = {given!r}, but must be named tables of settings, or a key with its values")
+        raise SpecError(f"axes.{name} = {brief(given)}, but must be named tables of settings, or a key with its values")
     return list(given.items())
 
 
@@ -186,15 +190,19 @@ def _entries(labels: Mapping[str, str], tables: Sequence[Mapping[str, Any]]) -> 
     name = _BETWEEN.join(labels.values())
     preset = merged.pop("preset", None)
     seeds, online, every_arm = merged.pop("seeds", 1), merged.pop("online", 0), merged.pop("every_arm", False)
+    if "seed" in merged:
+        raise SpecError(f"{name}: seed = {brief(merged['seed'])}, but a suite's seeds are set by seeds: leave seed out")
     if preset is not None:
         merged = merge(spec.read(str(preset))[1], merged)
-    if isinstance(seeds, int) and not isinstance(seeds, bool):
-        seeds = list(range(seeds))
-    if not isinstance(seeds, list) or not seeds or not all(type(s) is int for s in seeds):
-        raise SpecError(f"{name}: seeds = {seeds!r}, but must be how many, or a list of them")
+    how_many = type(seeds) is int
+    if how_many and seeds > MOST_SEEDS:
+        raise SpecError(f"{name}: seeds = {brief(seeds)}, but must be at most {MOST_SEEDS}")
+    made_seeds = list(range(seeds)) if how_many else seeds
+    if not isinstance(made_seeds, list) or not made_seeds or not all(type(s) is int for s in made_seeds):
+        raise SpecError(f"{name}: seeds = {brief(seeds)}, but must be how many, or a list of them")
     if type(online) is not int or online < 0 or type(every_arm) is not bool:
         raise SpecError(f"{name}: online must be a whole number >= 0, every_arm true or false")
-    made = [Entry(labels, {**merged, "seed": seed}, online, every_arm) for seed in seeds]
+    made = [Entry(labels, {**merged, "seed": seed}, online, every_arm) for seed in made_seeds]
     try:
         made[0].spec  # noqa: B018 (mistakes show now, not after hours)
     except SpecError as error:
@@ -211,7 +219,7 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 def _numbers(study: str, value: Any, entries: Sequence[Entry]) -> tuple[float, ...]:
     names = list(dict.fromkeys(entry.name for entry in entries))
     if study not in names:
-        raise SpecError(f"paper.{study!r} is no study of the suite{suggest(study, names)}")
+        raise SpecError(f"paper.{brief(study)} is no study of the suite{suggest(study, names)}")
     if not isinstance(value, list) or len(value) != 3 or not all(isinstance(v, (int, float)) for v in value):
-        raise SpecError(f"paper.{study!r} = {value!r}, but must be [mean, standard deviation, half the interval]")
+        raise SpecError(f"paper.{study!r} = {brief(value)}, but must be [mean, standard deviation, half the interval]")
     return tuple(float(v) for v in value)

@@ -15,6 +15,7 @@ A kind, a sampler and the server's optimiser may be your own, too: "package.modu
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -22,16 +23,16 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from fedtuner import methods, samplers, schedules, tables, tuners
+from fedtuner import checks, methods, samplers, schedules, tables, tuners
 from fedtuner.core.method import Method, default_space
 from fedtuner.core.model import Hyper, Model
-from fedtuner.core.sampler import Sampler
 from fedtuner.core.robust import COMBINES
+from fedtuner.core.sampler import Sampler
 from fedtuner.core.schedule import Schedule
 from fedtuner.core.setup import with_own_optimiser
-from fedtuner.core.tuner import Tuner
 from fedtuner.core.tally import Combine, mean
-from fedtuner.errors import FedtunerError, SpecError, suggest
+from fedtuner.core.tuner import Tuner
+from fedtuner.errors import FedtunerError, SpecError, brief, suggest
 from fedtuner.federations import Simulation
 from fedtuner.run.study import Study, prepare
 from fedtuner.space import Space
@@ -72,8 +73,8 @@ class Spec:
     schedule: Schedule = field(default_factory=schedules.halving)
     tuner: Tuner = field(default_factory=FedEx)
     sampler: Sampler = samplers.uniform
-    client: Mapping[str, Any] = field(default_factory=dict)
     combine: Combine = mean
+    client: Mapping[str, Any] = field(default_factory=dict)
     server: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)  # those that are passed on as they are
 
@@ -117,7 +118,6 @@ class Spec:
 _PASSED = ("cohort", "cohorts", "target", "weights", "cooling", "seed", "engine")
 _KNOWN = (*(f.name for f in fields(Spec) if f.name != "settings"), "fedex", *_PASSED)
 _TEXTS = ("problem", "method", "cohorts", "target", "weights", "engine", "device")
-
 # What the tables know, to say where a setting belongs that is in none of them.
 _SETTINGS = {
     "schedule": {name for kind in schedules.KINDS.values() for name in tables.parameters(kind)},
@@ -127,13 +127,14 @@ _SETTINGS = {
     "combine": {name for kind in COMBINES.values() for name in tables.parameters(kind)},
 }
 
+
 def method_named(name: str) -> Method:
     """Return a built-in method, or one's own that ``package.module:name`` names."""
     if ":" not in name:
         return methods.named(name)
     found = tables.find(name, "method")
     if not isinstance(found, Method):
-        raise SpecError(f"method = {name!r} is {type(found).__name__}, but must be a Method")
+        raise SpecError(f"method = {brief(name)} is {type(found).__name__}, but must be a Method")
     return found
 
 
@@ -151,13 +152,13 @@ def parse(table: Mapping[str, Any]) -> Spec:
     """Return the spec that a TOML table stands for."""
     for key in table:
         if key not in _KNOWN:
-            raise SpecError(f"no setting {key!r}{suggest(key, _KNOWN)}")
+            raise SpecError(f"no setting {brief(key)}{_elsewhere(key)}")
     if "problem" not in table:
         raise SpecError("no problem is given: problem = 'digits', or 'package.module:function' of your own")
     values = dict(table)
     for key in _TEXTS:
         if key in values and not isinstance(values[key], str):
-            raise SpecError(f"{key} = {values[key]!r}, but must be a string")
+            raise SpecError(f"{key} = {brief(values[key])}, but must be a string")
     for key in ("schedule", "tuner", "client", "server"):
         if key in values and not isinstance(values[key], Mapping):
             raise SpecError(f"{key} = {brief(values[key])}, but must be a table: [{key}]")
@@ -172,10 +173,27 @@ def parse(table: Mapping[str, Any]) -> Spec:
         values["tuner"] = tuner
     if "sampler" in values:
         values["sampler"] = sampler(values["sampler"])
-    settings = {key: values.pop(key) for key in _PASSED if key in values}
     if "combine" in values:
         values["combine"] = combine(values["combine"])
+    settings = {key: values.pop(key) for key in _PASSED if key in values}
     return Spec(**values, settings=settings)
+
+
+def _elsewhere(key: str) -> str:
+    """Return what to say after a key that is none of the top level: where it belongs, or the nearest one."""
+    if key in ("axes", "base", "figures"):
+        return ": this file is a suite, which 'fedtuner bench' runs"
+    inner = {f"{name}.{setting}" for name in _SETTINGS if name != "tuner" for setting in _SETTINGS[name]}
+    for side in ("client", "server"):
+        inner |= {f"{side}.{name}" for method in methods.ALL.values() for name in getattr(method, side)}
+    places = sorted(place for place in inner if place.partition(".")[2] == key)
+    if places:
+        return f"; did you mean {' or '.join(map(repr, places))}?"
+    said = suggest(key, _KNOWN)
+    if said.startswith("; known"):
+        for near in difflib.get_close_matches(key.lower(), {place.partition(".")[2] for place in inner}, 1, 0.82):
+            return _elsewhere(near)
+    return said
 
 
 def schedule(table: Mapping[str, Any]) -> Schedule:
@@ -190,9 +208,7 @@ def sampler(value: Any) -> Sampler:
     if isinstance(kind, str) and ":" in kind:
         ours = {"ball": samplers.Ball, "tpe": samplers.Optuna}
         return tables.read(ours, settings, "sampler", "")  # type: ignore[no-any-return]
-    if kind == "ball" and set(settings) <= {"kind", "eps"}:
-        return samplers.Ball(*(settings[key] for key in ("eps",) if key in settings))
-    known = ("uniform", "ball", *samplers.KINDS)
+    own = ("kind", "eps") if kind == "ball" else ("kind", "startup")
     for key in settings:
         if key not in own:
             raise SpecError(f"no setting sampler.{key}{suggest(key, own)}")
@@ -200,6 +216,12 @@ def sampler(value: Any) -> Sampler:
     if kind == "ball":
         return samplers.Ball(*(settings[key] for key in ("eps",) if key in settings))
     return samplers.uniform if kind == "uniform" else samplers.optuna(**settings)
+
+
+def combine(value: Any) -> Combine:
+    """Return how updates are combined: what a name, or a ``[combine]`` table, stands for."""
+    settings = dict(value) if isinstance(value, Mapping) else {"kind": value}
+    return tables.read(COMBINES, settings, "combine", "mean")  # type: ignore[no-any-return]
 
 
 def _tuner(table: Mapping[str, Any] | None, fedex: Any) -> Tuner | None:
@@ -218,30 +240,41 @@ def _fedex(value: Any) -> Tuner:
     if value is True:
         return FedEx()
     if not isinstance(value, Mapping):
-def combine(value: Any) -> Combine:
-    """Return how updates are combined: what a name, or a ``[combine]`` table, stands for."""
-    settings = dict(value) if isinstance(value, Mapping) else {"kind": value}
-    return tables.read(COMBINES, settings, "combine", "mean")  # type: ignore[no-any-return]
-
-
-        raise SpecError(f"fedex = {value!r}, but must be a table ([fedex]) or false")
+        raise SpecError(f"fedex = {brief(value)}, but must be a table ([fedex]) or false")
     return tables.make(FedEx, value, "fedex")  # type: ignore[no-any-return]
 
 
 def read(name: str) -> tuple[str, dict[str, Any]]:
     """Return the name and the table of a study.toml, or of a preset."""
     path = Path(name)
-    if name.endswith(".toml") or path.is_file():
+    if name.endswith(".toml") or _is_file(path):
         try:
-            return path.stem, tomllib.loads(path.read_text())
+            if path.exists() and not path.is_file() and not path.is_dir():  # a pipe would be waited for
+                raise SpecError(f"cannot read {name}: it is no file; 'fedtuner init' writes a study.toml")
+            return path.stem, _loads(path.read_text(encoding="utf-8-sig"))
         except OSError as error:
             raise SpecError(f"cannot read {name}: {error.strerror}; 'fedtuner init' writes a study.toml") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except ValueError as error:
             raise SpecError(f"{name} is not TOML: {error}") from error
     known = presets()
     if name not in known:
-        raise SpecError(f"no preset and no file {name!r}{suggest(name, list(known))}")
+        raise SpecError(f"no preset and no file {brief(name)}{suggest(name, list(known))}")
     return name, tomllib.loads(known[name])
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # no name that a file can have
+        return False
+
+
+def _loads(text: str) -> dict[str, Any]:
+    """Return a TOML text's table; raise a ``ValueError`` where it is none."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def presets() -> dict[str, str]:
@@ -255,9 +288,11 @@ def override(table: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     table = dict(table)
     for setting in settings:
         key, equals, text = setting.partition("=")
-        if not equals or not key.strip():
-            raise SpecError(f"--set {setting!r}, but must be KEY=VALUE, such as schedule.budget=200")
-        *path, last = key.strip().split(".")
+        *path, last = (part.strip() for part in key.split("."))
+        if not equals or not all((*path, last)):
+            raise SpecError(f"--set {brief(setting)}, but must be KEY=VALUE, such as schedule.budget=200")
+        if len(setting.splitlines()) > 1:
+            raise SpecError(f"--set {brief(setting)}, but must be KEY=VALUE in one line: repeat --set for each setting")
         inner = table
         for part in path:
             below = inner.get(part)
@@ -269,8 +304,8 @@ def override(table: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
 
 def _value(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return _loads(f"value = {text}")["value"]
+    except ValueError:
         return text  # a bare word is a string
 
 
@@ -279,7 +314,7 @@ def load_problem(name: str) -> Simulation:
     place = PROBLEMS.get(name, name)
     if ":" not in place or place.startswith((".", ":")) or place.endswith(":"):
         hint = suggest(name, list(PROBLEMS))
-        raise SpecError(f"no problem {name!r}{hint} (your own is named 'package.module:function')")
+        raise SpecError(f"no problem {brief(name)}{hint} (your own is named 'package.module:function')")
     if "" not in sys.path:
         sys.path.insert(0, "")  # a module beside the study.toml, as python -m would find it
     made = _found(name, place)
@@ -287,10 +322,12 @@ def load_problem(name: str) -> Simulation:
         made = made() if callable(made) else made
     except FedtunerError:
         raise
-    except Exception as error:
-        raise SpecError(f"problem = {name!r} failed: {tables.where(error)}") from error
+    except (Exception, SystemExit) as error:
+        raise SpecError(f"problem = {brief(name)} failed: {tables.where(error)}") from error
     if not isinstance(made, Simulation):
-        raise SpecError(f"problem = {name!r} gave {type(made).__name__}, but must give a Simulation(task, clients)")
+        raise SpecError(
+            f"problem = {brief(name)} gave {type(made).__name__}, but must give a Simulation(task, clients)"
+        )
     if made.name == "simulation":
         made.name = name
     return made
@@ -321,6 +358,7 @@ def template() -> str:
         'engine = "auto"             # or sequential, batched (small networks): they agree up to rounding',
         'device = "cpu"              # or cuda: one process, its clients batched where the network allows it',
         'sampler = "uniform"         # or tpe, gp, cmaes, random: Optuna proposes the arms (hyperband, random_search)',
+        'combine = "mean"            # or median, or [combine] kind = "trimmed": means that few clients cannot spoil',
         "",
         "[schedule]",
         'kind = "halving"            # or random_search, hyperband, "package.module:Class" of your own',
@@ -358,7 +396,6 @@ def template() -> str:
             lines.append("# dropout = { low = 0.0, high = 0.5 }".ljust(67) + "# if the model has dropout layers")
     return "\n".join(lines) + "\n"
 
-        'combine = "mean"            # or median, or [combine] kind = "trimmed": means that few clients cannot spoil',
 
 def _toml(value: Any) -> str:
     if isinstance(value, Mapping):
