@@ -23,6 +23,7 @@ from fedtuner.space import Config, Domain, Value
 Vector = NDArray[np.float32]
 Vectors = Mapping[str, Vector]
 Rows = NDArray[np.int64]
+LARGE = 1 << 16  # entries of a vector whose copies cost more than a look at whether they are needed
 CHECKED = 16  # steps of local training between two checks that w is finite
 
 
@@ -288,9 +289,11 @@ def finite(*vectors: Vector) -> bool:
 
 
 def _finite(v: Vector) -> bool:
-    # A finite sum has finite terms, and needs no memory; a sum that is not finite may only have been too large.
-    with np.errstate(over="ignore", invalid="ignore"):
-        return math.isfinite(v.sum()) or bool(np.isfinite(v).all())
+    if v.size >= LARGE:  # a finite sum has finite terms and needs no memory; one that is not may have been too large
+        with np.errstate(over="ignore", invalid="ignore"):
+            if math.isfinite(v.sum()):
+                return True
+    return bool(np.isfinite(v).all())
 
 
 def named(w: Vector, layout: Iterable[Part]) -> dict[str, Vector]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from fedtuner.core.federation import Federation, HasData
 from fedtuner.core.method import Local, Method, Server, Update
-from fedtuner.core.model import Learner, Metrics, Task, Vector, Vectors, finite
+from fedtuner.core.model import LARGE, Learner, Metrics, Task, Vector, Vectors, finite
 from fedtuner.core.records import Arm, Choice, Job, Plan, Record, Report, Row, Seen, State, Tally, Tried
 from fedtuner.core.schedule import value_of
 from fedtuner.core.setup import Setup
@@ -192,11 +192,10 @@ def _work(method: Method, federation: HasData, plan: Plan, job: Job) -> Report:
 
 def _change(update: Update, w: Vector) -> Vector:
     """Return w_i - w, in the memory of w_i: a vector of millions of entries is made anew only where it must be."""
+    if w.size < LARGE or update.w.base is not None or update.w.dtype != w.dtype:
+        return update.w - w
     kept = (w, *update.extra.values(), *update.memory.values())
-    lent = (
-        update.w.base is None and update.w.dtype == w.dtype and not any(np.may_share_memory(update.w, v) for v in kept)
-    )
-    return np.subtract(update.w, w, out=update.w if lent else None)
+    return np.subtract(update.w, w, out=None if any(np.may_share_memory(update.w, v) for v in kept) else update.w)
 
 
 def _train(

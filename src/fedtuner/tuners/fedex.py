@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar, TypeVar
 
 import numpy as np
@@ -36,8 +37,8 @@ Tries = Sequence[Number] | Sequence[Sequence[Number]]  # one of each client, or 
 STEPS = ("aggressive", "adaptive", "constant", "none")
 METRICS = ("error", "loss")
 SIGNALS = ("absolute", "improvement")
-_FLOOR = -700.0  # how far a log theta may be below the largest: below -708 the exponential loses precision
 MOST = 10_000  # candidates: every arm draws them all, and the journal names them
+_FLOOR = -700.0  # how far a log theta may be below the largest: below -708 the exponential loses precision
 _HUGE = 1e100  # values beyond this count as this
 
 
@@ -177,7 +178,7 @@ class Theta:
         """lambda_t: the discounted mean of past values; 0 where there is no past."""
         return self.past / self.mass if self.mass > 0 else 0.0
 
-    @property
+    @cached_property
     def entropy(self) -> float:
         """Entropy of theta in nats: log k at the start, 0 when one candidate is left."""
         p = self.p
