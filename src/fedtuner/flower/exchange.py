@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from fedtuner.errors import FedtunerError, FleetError
+from fedtuner.errors import FedtunerError, FleetError, one_line
 from fedtuner.flower.clock import Clock
+
+# What decoding raises; a connection that fails raises others.
+_UNDECODABLE = (ValueError, TypeError, LookupError, AttributeError, AssertionError, DecodeError)
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,10 @@ Replies = list[tuple[Hashable, Message]]  # each with the key of its request
 class Requests:
     """The requests in flight. Each has one reply at most; the reply to a request that was abandoned is late."""
 
-    def __init__(self, grid: Grid, lifetime: float, clock: Clock) -> None:
-        self._grid, self._lifetime, self._clock = grid, lifetime, clock
+    def __init__(
+        self, grid: Grid, lifetime: float, clock: Clock, fault: Callable[[str, str], None] = lambda kind, text: None
+    ) -> None:
+        self._grid, self._lifetime, self._clock, self._fault = grid, lifetime, clock, fault
         self._in_flight: dict[str, tuple[Hashable, int]] = {}  # message id -> key and node
         self._abandoned: dict[str, tuple[Hashable, int, float]] = {}  # message id -> key, node, and when it expires
 
@@ -60,7 +66,7 @@ class Requests:
         if not self._in_flight and not self._abandoned:
             return [], []
         replies, late = [], []
-        for message in self._call(self._grid.pull_messages, [*self._in_flight, *self._abandoned]):
+        for message in self._pull([*self._in_flight, *self._abandoned]):
             id = message.metadata.reply_to_message_id
             if id in self._in_flight:
                 replies.append((self._in_flight.pop(id)[0], message))
@@ -69,6 +75,19 @@ class Requests:
                 if message.has_content():  # Flower sends an error for a node that will not reply: that is not a reply
                     late.append((key, message))
         return replies, late
+
+    def _pull(self, ids: Sequence[str]) -> list[Message]:
+        """Return what has arrived. Flower decodes it here: a reply that cannot be decoded never arrives.
+
+        Replies that the same call fetched before it may be lost, too: their clients are dropped at the deadline.
+        """
+        try:
+            return list(self._call(self._grid.pull_messages, ids))
+        except FleetError as failed:
+            if not isinstance(failed.__cause__, _UNDECODABLE):
+                raise
+            self._fault("undecodable", f"{type(failed.__cause__).__name__}: {one_line(str(failed.__cause__), 300)}")
+            return []
 
     def abandon(self, keys: Iterable[Hashable]) -> None:
         """Stop waiting for the replies to these requests."""

@@ -26,7 +26,7 @@ from fedtuner.core.round import Round
 from fedtuner.core.setup import Setup
 from fedtuner.core.store import Blobs, Note
 from fedtuner.core.tally import Weights
-from fedtuner.errors import FleetError, SpecError
+from fedtuner.errors import FleetError, SpecError, one_line
 from fedtuner.flower.clock import Clock, RealClock
 from fedtuner.flower.dispatch import Dispatch
 from fedtuner.flower.exchange import Requests
@@ -95,7 +95,7 @@ class Fleet(FederationDefaults):
         self.grid, self.clock = grid, clock or RealClock()
         # Longer than the deadline: a device's clock may be wrong, and a reply after the deadline is to be counted as
         # late.
-        self.requests = Requests(grid, 2 * deadline + 60, self.clock)
+        self.requests = Requests(grid, 2 * deadline + 60, self.clock, self.fault)
         required = Requirements(self.model.size, self.wire.own_code, secure is not None)
         self.roster = Roster(self.requests, required, deadline, self.clock, self.fault)
         self._secure, self._cohort = secure, 1
@@ -216,6 +216,7 @@ class Fleet(FederationDefaults):
 
     def fault(self, kind: str, text: str, **about: Any) -> None:
         """Count and log something that went wrong, and note it for the study's log.jsonl."""
+        text = one_line(text)
         self.faults[kind] += 1
         self._notes.append(Note(kind, text, **about))
         if self.faults[kind] <= _SHOWN:

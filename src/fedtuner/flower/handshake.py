@@ -12,9 +12,12 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 
+from fedtuner.errors import brief
 from fedtuner.flower.messages import ABOUT, VERSION, reason_of
 from fedtuner.flower.wire import MalformedError
 from fedtuner.rng import number
+
+_LONGEST = 200  # characters of an id: it stands in every record and log line of its client
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,13 @@ def client_id(message: Message, required: Requirements) -> str | int:
     id, size, version = about.get("id"), about.get("size"), about.get("version")
     if version != VERSION:
         raise MalformedError(
-            f"its messages are of version {version!r}, the server's of {VERSION}: install one fedtuner on both sides"
+            f"its messages are of version {brief(version)}, the server's of {VERSION}: install one fedtuner on both "
+            "sides"
         )
-    if type(id) not in (int, str):
-        raise MalformedError(f"its id is {id!r}, but must be a text or a whole number")
+    if type(id) not in (int, str) or id == "":
+        raise MalformedError(f"its id is {brief(id)}, but must be a text or a whole number")
+    if len(str(id)) > _LONGEST:
+        raise MalformedError(f"its id has {len(str(id))} characters, but may have at most {_LONGEST}")
     if about.get("own_code") != required.own_code:
         ours, theirs = ("tuned", "client_app") if required.own_code else ("client_app", "tuned")
         raise MalformedError(f"its ClientApp is made by {theirs}, but this server needs one made by {ours}")
@@ -59,7 +65,7 @@ def client_id(message: Message, required: Requirements) -> str | int:
         ours, theirs = ("secure=True", "without it") if required.secure else ("no secure=", "with secure=True")
         raise MalformedError(f"its client_app was made {theirs}, but this server's Fleet needs client_app with {ours}")
     if size not in (None, required.size):
-        raise MalformedError(f"its model has {size} entries, the server's {required.size}")
+        raise MalformedError(f"its model has {brief(size)} entries, the server's {required.size}")
     return id  # type: ignore[no-any-return]
 
 

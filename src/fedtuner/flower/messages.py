@@ -83,5 +83,5 @@ def report_content(report: Report, arrays: ArrayRecord) -> RecordDict:
 
 def reason_of(error: str | None) -> str:
     """Return one line of an error reply's reason: the last, which of a traceback names the error."""
-    lines = [line.strip() for line in (error or "").splitlines() if line.strip()]
+    lines = [line.strip() for line in (error or "")[-10_000:].splitlines() if line.strip()]
     return (lines[-1] if lines else "no reason given")[:300]

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from flwr.app import MetricRecord, RecordDict
+from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
 from fedtuner.core.method import Method, Optimiser, Shape
 from fedtuner.core.model import NOTHING, Metrics, Model, Vectors, finite
 from fedtuner.core.records import Job, Plan, Report, Tried
 from fedtuner.core.tally import penalised
+from fedtuner.errors import brief
 from fedtuner.flower.messages import ARRAYS, EXTRA, MEASURED, MEMORY, REPORT
 from fedtuner.flower.wire import MalformedError, Wire, vectors_of
 
@@ -42,12 +43,11 @@ class Expected:
         """
         records, numbers = content.array_records, content.metric_records.get(REPORT)
         if numbers is None or ARRAYS not in records:
-            raise MalformedError(f"a report has the records {ARRAYS!r} and {REPORT!r}, not {sorted(content)}")
+            raise MalformedError(f"a report has the records {ARRAYS!r} and {REPORT!r}, not {brief(sorted(content))}")
         examples, validated = (_count(numbers, name) for name in ("examples", "validated"))
         tried = tuple(self._tried(numbers, job, validated))
-        extra, memory = vectors_of(records.get(EXTRA)), vectors_of(records.get(MEMORY))
-        _check("extra", extra, self.extra, all_of=True)
-        _check("memory", memory, self.memory)
+        extra = _declared("extra", records.get(EXTRA), self.extra, all_of=True)
+        memory = _declared("memory", records.get(MEMORY), self.memory)
         change = self.wire.change(records[ARRAYS], self.plan.w)
         if self.wire.own_code:
             with np.errstate(over="ignore", invalid="ignore"):
@@ -61,7 +61,7 @@ class Expected:
         columns = {name: numbers.get(name) for name in MEASURED}
         for name, values in columns.items():
             if not isinstance(values, list) or len(values) != len(job.choices):
-                raise MalformedError(f"{name} = {values!r}, but must be a list of {len(job.choices)} numbers")
+                raise MalformedError(f"{name} = {brief(values)}, but must be a list of {len(job.choices)} numbers")
         for choice, row in zip(job.choices, zip(*columns.values(), strict=True), strict=True):
             yield Tried(choice.label, self._metrics(row[:2], count), self._metrics(row[2:], count))
 
@@ -89,18 +89,21 @@ def _shapes(declared: Mapping[str, Shape], model: Model) -> Shapes:
     return {name: lengths[shape] if isinstance(shape, str) else shape for name, shape in declared.items()}
 
 
-def _check(what: str, vectors: Vectors, declared: Shapes, all_of: bool = False) -> None:
-    """Refuse vectors of other names, shapes or types than declared; ``all_of`` must be there."""
-    if not vectors.keys() <= declared.keys() or (all_of and vectors.keys() != declared.keys()):
-        raise MalformedError(f"{what} has {sorted(vectors)}, but the method declares {sorted(declared)}")
+def _declared(what: str, record: ArrayRecord | None, declared: Shapes, all_of: bool = False) -> Vectors:
+    """Return vectors; refuse those of other names, shapes or types than declared; ``all_of`` must be there."""
+    names = set() if record is None else set(record)
+    if not names <= declared.keys() or (all_of and names != declared.keys()):
+        raise MalformedError(f"{what} has {brief(sorted(names))}, but the method declares {sorted(declared)}")
+    vectors = vectors_of(record, {name: math.prod(shape) for name, shape in declared.items()})
     for name, v in vectors.items():
         if v.shape != declared[name] or v.dtype != np.float32:
             rule = f"the method declares {declared[name]} of float32"
             raise MalformedError(f"{what}: {name!r} is of shape {v.shape} and type {v.dtype}, but {rule}")
+    return vectors
 
 
 def _count(numbers: MetricRecord, name: str) -> int:
     value = numbers.get(name)
     if type(value) is not int or value < 0:
-        raise MalformedError(f"{name} = {value!r}, but must be a whole number >= 0")
+        raise MalformedError(f"{name} = {brief(value)}, but must be a whole number >= 0")
     return value

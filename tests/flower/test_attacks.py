@@ -1,0 +1,276 @@
+"""Devices that send what no honest device sends, through real messages: at worst their reply is malformed."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedtuner[flower]'")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from memory_grid import MemoryGrid
+from test_fleet import CLIENTS, deaf, fleet_of, grid_of, same, simulated, tune
+from test_messages import job, plan, reader
+
+import fedtuner as ft
+from fedtuner import methods
+from fedtuner.core.records import Report
+from fedtuner.flower import handshake
+from fedtuner.flower.handshake import Requirements
+from fedtuner.flower.messages import VERSION
+from fedtuner.flower.wire import Arrays, MalformedError
+
+EVERYONE: Any = {"schedule": ft.random_search(budget=4, longest=2), "cohort": 6}
+MEGABYTES = "x" * 2_000_000
+
+
+def npz(**arrays: Any) -> bytes:
+    """The bytes of a zip file of arrays."""
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def npy(array: Any) -> bytes:
+    return Array(np.asarray(array)).data
+
+
+def raw(data: bytes, shape: tuple[int, ...] = (13,), kind: str = "numpy.ndarray") -> Array:
+    return Array("float32", shape, kind, data)
+
+
+def record(name: str, made: Any) -> Any:
+    """A fault that puts a record into the reply."""
+
+    def fault(reply: Message) -> Message:
+        reply.content[name] = made
+        return reply
+
+    return fault
+
+
+def numbers(**changed: Any) -> Any:
+    """A fault that changes numbers of the report."""
+
+    def fault(reply: Message) -> Message:
+        reply.content["report"] = MetricRecord({**reply.content["report"], **changed})
+        return reply
+
+    return fault
+
+
+def beside_w(reply: Message) -> Message:
+    reply.content["arrays"]["more"] = Array(np.zeros(1_000_000, np.float32))
+    return reply
+
+
+MALFORMED = {
+    "zip of arrays": record("arrays", ArrayRecord({"w": raw(npz(w=np.zeros(13, np.float32)))})),
+    "another encoding": record("arrays", ArrayRecord({"w": raw(b"", kind="torch")})),
+    "a header of 10^15 entries": record(
+        "arrays", ArrayRecord({"w": raw(npy(np.zeros(13, np.float32)).replace(b"(13,), }  ", b"(10**15,)}"))})
+    ),
+    "more bytes than the model": record("arrays", ArrayRecord({"w": raw(npy(np.zeros(10**6, np.float32)))})),
+    "more arrays than the model": beside_w,
+    "memory, where the method has none": record("memory", ArrayRecord({"m": Array(np.zeros(10**6, np.float32))})),
+    "extra of 2 MB names": record("extra", ArrayRecord({MEGABYTES: Array(np.zeros(1, np.float32))})),
+    "300,000 losses": numbers(loss_after=[0.5] * 300_000),
+    "text for a report": record("report", ConfigRecord({"examples": MEGABYTES})),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_whatever_a_device_sends_is_at_worst_a_malformed_reply(name, tmp_path):
+    grid = grid_of()
+    grid.faults[1002] = MALFORMED[name]
+    study = tune(grid, store=tmp_path, **EVERYONE)
+    assert study.problem.faults == {"malformed": study.rounds_used}
+    same(study, deaf(**EVERYONE))
+    assert largest(tmp_path) < 20_000
+
+
+def largest(store: Path) -> int:
+    """The size of the largest file in a store."""
+    return max(file.stat().st_size for file in store.rglob("*") if file.is_file())
+
+
+def stranger(**about: Any) -> ClientApp:
+    """An app that answers a handshake with whatever it likes."""
+    app = ClientApp()
+
+    @app.query("fedtuner")
+    def answer(message: Message, context: Any) -> Message:
+        honest = {"version": VERSION, "own_code": False, "secure": False, "size": 13, "id": "stranger"}
+        return Message(RecordDict({"fedtuner": ConfigRecord({**honest, **about})}), reply_to=message)
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("about", "why"),
+    [
+        ({"id": "1" * 5000}, "its id has 5000 characters, but may have at most 200"),
+        ({"id": MEGABYTES}, "its id has 2000000 characters"),
+        ({"id": ""}, "its id is ''"),
+        ({"id": [1, 2]}, "its id is"),
+        ({"version": MEGABYTES}, "its messages are of version 'xxx"),
+        ({"size": [MEGABYTES]}, "its model has"),
+        ({"size": math.nan}, "its model has nan entries"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
+)
+def test_whatever_a_handshake_says_the_node_is_refused_in_a_short_line(about, why, tmp_path):
+    grid = grid_of()
+    grid.add(stranger(**about))
+    study = tune(grid, store=tmp_path)
+    assert study.problem.faults == {"refused": 1}
+    [line] = (tmp_path / "log.jsonl").read_text().splitlines()
+    assert why in json.loads(line)["text"]
+    assert len(line) < 1000
+    same(study, simulated())
+
+
+def test_an_id_of_many_digits_stands_in_its_order():
+    grid = grid_of(CLIENTS[:2])
+    grid.add(stranger(id="phone" + "0" * 150 + "1"))
+    problem = fleet_of(grid, least=3)
+    problem.everyone()
+    assert [problem.id_of(i) for i in problem.present()] == ["phone0", "phone" + "0" * 150 + "1", "phone1"]
+
+
+def test_log_lines_are_short_however_long_a_reason_is(tmp_path, caplog):
+    grid = grid_of()
+
+    def fail(message: Message, context: Any) -> Message:
+        raise ValueError("\n".join([MEGABYTES, MEGABYTES, "it is " + MEGABYTES]))
+
+    honest = grid.apps[1002]
+    grid.apps[1002] = lambda m, c: honest(m, c) if m.metadata.message_type == "query.fedtuner" else fail(m, c)  # type: ignore[assignment]
+    study = tune(grid, store=tmp_path, **EVERYONE)
+    assert study.problem.faults["error"] == study.rounds_used
+    assert max(map(len, (tmp_path / "log.jsonl").read_text().splitlines())) < 1000
+    assert max(len(record.getMessage()) for record in caplog.records) < 1000
+
+
+def test_a_reply_that_cannot_be_decoded_is_malformed_and_the_round_goes_on():
+    """Flower decodes replies when they are fetched, and raises whatever it meets then."""
+    grid = grid_of()
+    pull, broken = grid.pull_messages, []
+
+    def decode(ids: Any) -> Any:
+        arrived = list(pull(ids))
+        if any(m.metadata.src_node_id == 1002 for m in arrived) and grid.work_sent():
+            broken.append(True)
+            for m in arrived:  # those of the same batch that were read before it are there again
+                if m.metadata.src_node_id != 1002:
+                    grid.replies[m.metadata.reply_to_message_id].append((0.0, m))
+            raise ValueError("Mismatch in children object IDs " + MEGABYTES)
+        return arrived
+
+    grid.pull_messages = decode  # type: ignore[method-assign]
+    study = tune(grid, **EVERYONE)
+    assert broken == [True]  # the replies to both arms were fetched together
+    assert study.problem.faults == {"undecodable": 1, "timeout": 2}
+    assert [(r.clients, r.dropped) for r in study.history] == [(6, 1), (5, 0)] * 2
+
+
+# Fuzzing
+
+texts = st.text(max_size=8)
+scalars = st.integers(-(2**63), 2**63 - 1) | st.floats()
+metric_values = scalars | st.lists(st.floats(), max_size=3) | st.lists(st.integers(-5, 5), max_size=3)
+config_values = metric_values | texts | st.booleans() | st.binary(max_size=5) | st.lists(texts, max_size=3)
+SAMPLES = [
+    np.zeros(4, np.float32), np.full(4, np.nan, np.float32), np.zeros(4), np.zeros((2, 2), np.float32), np.zeros(0),
+    np.array("text"), np.array([1, 2, 3, 4]), np.zeros(4, [("a", "f4")]), np.zeros(4, "c8"), np.zeros(4, "M8[s]"),
+    np.zeros(4, ">f4"), np.array(3.0, np.float32), np.zeros(4, bool),
+]  # fmt: skip
+contents = st.one_of(
+    st.sampled_from([npy(sample) for sample in SAMPLES]),
+    st.sampled_from(SAMPLES[:2]).map(lambda a: npz(w=a)),
+    st.binary(max_size=40),
+    st.integers(0, 130).map(lambda n: npy(SAMPLES[0])[:n]),
+    st.tuples(st.integers(0, 127), st.integers(0, 255)).map(
+        lambda change: npy(SAMPLES[0])[: change[0]] + bytes([change[1]]) + npy(SAMPLES[0])[change[0] + 1 :]
+    ),
+)
+arrays = st.builds(raw, contents, st.sampled_from([(4,), (), (-1,), (2**40,)]), st.sampled_from(["numpy.ndarray", ""]))
+array_names = st.sampled_from(["w", "control", "last", "0", "1"]) | texts
+array_records = st.dictionaries(array_names, arrays, max_size=3).map(ArrayRecord)
+number_names = st.sampled_from(
+    ["examples", "validated", "loss_before", "error_before", "loss_after", "error_after", "x"]
+)
+counts = st.integers(-1, 2**63 - 1)
+reports = st.one_of(
+    st.dictionaries(number_names, metric_values, max_size=7),
+    st.fixed_dictionaries(
+        {"examples": counts, "validated": counts}
+        | {
+            name: st.lists(st.floats(), min_size=1, max_size=1)
+            for name in ("loss_before", "error_before", "loss_after", "error_after")
+        }
+    ),
+).map(MetricRecord)
+records = array_records | reports | st.dictionaries(texts, config_values, max_size=3).map(ConfigRecord)
+honest_arrays = st.just(ArrayRecord({"w": Array(np.zeros(4, np.float32))}))
+one_array = st.dictionaries(st.just("w"), arrays, min_size=1).map(ArrayRecord)
+replies = st.dictionaries(
+    st.sampled_from(["arrays", "report", "extra", "memory", "fedtuner"]) | texts, records, max_size=4
+) | st.fixed_dictionaries({"arrays": honest_arrays | one_array | array_records, "report": reports})
+READERS = [
+    reader(),
+    reader(method=methods.scaffold),
+    reader(worst=math.inf),
+    reader(plan(w=np.zeros(4, np.float32), jobs=(job(),)), wire=Arrays([np.zeros(3), np.array(1)])),
+]
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(replies, st.sampled_from(READERS))
+def test_any_reply_is_a_report_or_malformed(content, reads):
+    read = outcome(reads.read, RecordDict(content), job())
+    if not isinstance(read, str):
+        assert isinstance(read, Report)
+        assert (read.change.shape, read.change.dtype) == ((4,), np.float32)
+        assert read.memory.keys() <= reads.memory.keys()
+        assert not read.finite or np.isfinite(read.change).all()
+
+
+def outcome(read: Any, *arguments: Any) -> Any:
+    """What is read; why, in a short text, if it is malformed."""
+    try:
+        return read(*arguments)
+    except MalformedError as error:
+        why = str(error)
+    assert len(why) <= 300
+    return why
+
+
+abouts = st.dictionaries(
+    st.sampled_from(["id", "size", "version", "own_code", "secure"]) | texts, config_values, max_size=5
+)
+honest = st.fixed_dictionaries(
+    {"version": st.just(VERSION), "own_code": st.just(False), "secure": st.just(False), "id": texts | config_values}
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(st.sampled_from(["fedtuner", "x"]), (abouts | honest).map(ConfigRecord) | records, max_size=2))
+def test_any_handshake_is_an_id_or_malformed(content):
+    grid = MemoryGrid()  # sets up what messages need
+    asked = Message(handshake.request(), grid.add(ClientApp()), "query.fedtuner")
+    reply = Message(RecordDict(content), reply_to=asked)
+    id = outcome(lambda: (handshake.client_id(reply, Requirements(4, False, False)),))
+    if not isinstance(id, str):
+        assert 0 < len(str(*id)) <= 200
+        assert handshake.natural(*id) == handshake.natural(*id)
+        assert handshake.client_number(*id) >= 0
