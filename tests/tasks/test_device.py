@@ -19,6 +19,7 @@ from fedtuner.problems import models  # noqa: E402
 from fedtuner.pytorch import Task  # noqa: E402
 from fedtuner.run import spec  # noqa: E402
 from fedtuner.tasks import batched  # noqa: E402
+from fedtuner.testing import TaskLaws  # noqa: E402
 from fedtuner.testing.toys import quadratics  # noqa: E402
 
 
@@ -45,6 +46,20 @@ def away(monkeypatch):
         monkeypatch.setattr(Task, "_on_cpu", property(lambda self: False))
 
     return go
+
+
+class TestTaskLawsOnAnotherDevice(TaskLaws):
+    """The laws hold where weights travel to the device and back."""
+
+    @pytest.fixture(autouse=True)
+    def _on_its_way(self, away):
+        away()
+
+    def task(self):
+        return Task(lambda: models.mlp(4, 6, 3, 0.0))
+
+    def split(self):
+        return arrays(10, 0)
 
 
 @pytest.mark.parametrize("build", [net, lambda: models.mlp(4, 6, 3, 0.2)], ids=["sequential", "batched"])

@@ -84,6 +84,16 @@ class TestTaskLawsOfRecurrence(TestTaskLaws):
         return Task(Recurrent)
 
 
+class TestTaskLawsOfEmbeddings(TestTaskLaws):
+    """Inputs that are whole numbers."""
+
+    def task(self):
+        return Task(lambda: nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(12, 3)))
+
+    def split(self):
+        return np.random.default_rng(0).integers(5, size=(10, 4)), arrays(10)[1]
+
+
 def one_client(build=net, n=20, c=None, **more):
     """Return what local training gives, and the pieces to do the same by hand."""
     made = Simulation(Task(build, **more), [Client("a", arrays(n), arrays(6, 1))])
