@@ -2,8 +2,9 @@
 
 ``local`` is a pure function of the client, the round's plan and the client's job; ``aggregate`` of the server's state
 and the round's tally. A method that keeps vectors declares them: ``memory`` stays with a client and comes back in its
-next job, ``extra`` is averaged like the change and arrives in ``Tally.extra``, and the server's slots that ``sends``
-names travel to the clients in ``Plan.slots``.
+next job, ``extra`` is averaged like the change and arrives in ``Tally.extra``, or where ``sums`` names it is added up
+over the clients and arrives in ``Tally.sums``, and the server's slots that ``sends`` names travel to the clients in
+``Plan.slots``. Sums are over the clients whose memory is kept, so that what they tell of it adds up.
 """
 
 from __future__ import annotations
@@ -115,6 +116,7 @@ class Method:
     optimisers: Mapping[str, Optimiser]  # by the values of the server's hyperparameter "optimiser"
     sends: tuple[str, ...] = ()  # the server's slots that travel to the clients
     extra: Mapping[str, Shape] = field(default_factory=dict)
+    sums: tuple[str, ...] = ()  # those of extra that are added up instead of averaged
     memory: Mapping[str, Shape] = field(default_factory=dict)
     plain: bool = False  # whether its local training may be any: that of a ``Learner``
 

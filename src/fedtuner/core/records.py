@@ -169,7 +169,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Tally:
-    """A round's reports as the server uses them: means and totals, never raw sums.
+    """A round's reports as the server uses them.
 
     Means of vectors weigh clients by |T|, means of metrics by |V|.
     """
@@ -183,7 +183,7 @@ class Tally:
     trainings: int = 0  # local trainings done: one per client and configuration tried
     change: Vector | None = None  # mean change of w; None: nobody trained
     extra: Vectors = field(default_factory=dict)  # means
-    sums: Vectors = field(default_factory=dict)  # plain sums
+    sums: Vectors = field(default_factory=dict)  # plain sums, of those that the method declares
     before: Metrics = Metrics(float("nan"), float("nan"), 0)
     after: Metrics = Metrics(float("nan"), float("nan"), 0)
     seen: tuple[Seen, ...] = ()  # per client in plan order; where only sums are known, one per label

@@ -24,7 +24,7 @@ from fedtuner.core.model import Learner, Metrics, Task, Vector, Vectors, finite
 from fedtuner.core.records import Arm, Choice, Job, Plan, Record, Report, Row, Seen, State, Tally, Tried
 from fedtuner.core.schedule import value_of
 from fedtuner.core.setup import Setup
-from fedtuner.core.tally import Reports, penalised
+from fedtuner.core.tally import Reports, penalised, sums, without
 from fedtuner.errors import ClientError, TaskError
 from fedtuner.rng import number, stream
 from fedtuner.space import Config
@@ -90,7 +90,12 @@ class Round:
         arrived = [r for r in screened if r is not None]
         bounded = sum(a is not b for a, b in zip(reports, screened, strict=True))
         seen = tuple(self._seen(job, r) for job, r in zip(plan.jobs, screened, strict=True) if r is not None)
-        tally = replace(setup.combine(plan, screened), bounded=bounded, seen=seen, rows=tuple(map(self._row, arrived)))
+        summed = setup.method.sums
+        averaged = [without(r, summed) if r and summed else r for r in screened]
+        tally = replace(
+            setup.combine(plan, averaged), sums=sums(summed, screened) if summed else {}, bounded=bounded, seen=seen,
+            rows=tuple(map(self._row, arrived)),
+        )  # fmt: skip
         return tally if setup.privacy is None else setup.privacy.release(tally, (plan.arm, plan.round), setup.seed)
 
     def _seen(self, job: Job, report: Report) -> Seen:
@@ -112,7 +117,7 @@ class Round:
         w, slots = self._aggregate(arm, state, tally)
         belief = tuner.update(state.belief, tally.seen)
         diverged = not finite(w, *slots.values())
-        memory = {**state.memory, **tally.memory}
+        memory = {**state.memory, **tally.memory} if tally.change is not None else state.memory
         following = State(state.round + 1, w, belief, slots, memory, "diverged" if diverged else "")
         summary = tuner.summary(belief)
         record = Record(

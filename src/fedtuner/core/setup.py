@@ -112,6 +112,11 @@ def resolve(federation: Federation, **given: Any) -> Setup:
     _check_batch(space, model.smallest_batch)
     given.setdefault("screens", federation.screens)
     setup = Setup(method=method, space=space, engine=engine.name, **given)
+    if method.sums and setup.combine.each:
+        raise SpecError(
+            f"method = {method.name} adds up what its clients keep, and combine = {tables.plain(setup.combine)!r} does "
+            "not: use the mean, or a method that keeps nothing, such as fedavg"
+        )
     if federation.shows == "sums":
         _check_sums(setup)
     federation.check(setup)
