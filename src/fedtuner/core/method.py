@@ -119,30 +119,45 @@ class Method:
     sums: tuple[str, ...] = ()  # those of extra that are added up instead of averaged
     memory: Mapping[str, Shape] = field(default_factory=dict)
     plain: bool = False  # whether its local training may be any: that of a ``Learner``
+    given: frozenset[str] = frozenset()  # the server's defaults that were given: those of an optimiser leave them
 
     def optimiser(self, b: Config) -> Optimiser:
         """Return the server optimiser that a configuration names."""
         return self.optimisers[str(b["optimiser"])]
 
     def with_defaults(self, client: Config | None = None, server: Config | None = None) -> Method:
-        """Return the same method with other default values.
+        """Return the same method with other default values; another optimiser brings its own for what is not given.
 
         >>> from fedtuner import methods
         >>> methods.fedavg.with_defaults(client={"lr": 0.5}).client["lr"].default
         0.5
         """
         check(self, Space(client, server), {})
+        given = dict(server or {})
+        new = self.stepping_by(str(given["optimiser"])) if "optimiser" in given else self
         return replace(
-            self,
-            client={**self.client, **{k: replace(self.client[k], default=v) for k, v in (client or {}).items()}},
-            server={**self.server, **{k: replace(self.server[k], default=v) for k, v in (server or {}).items()}},
+            new,
+            client={**new.client, **{k: replace(new.client[k], default=v) for k, v in (client or {}).items()}},
+            server={**new.server, **{k: replace(new.server[k], default=v) for k, v in given.items()}},
+            given=new.given | given.keys(),
         )
 
     def with_optimiser(self, optimiser: Optimiser) -> Method:
         """Return the same method with one's own server optimiser, and what it reads, as the default."""
         known = {**self.optimisers, optimiser.name: optimiser}
-        options = Hyper(None, optimiser.name, options=tuple(known), about=self.server["optimiser"].about)
-        return replace(self, optimisers=known, server={**self.server, **optimiser.hypers, "optimiser": options})
+        return replace(self, optimisers=known)._by(optimiser.name)
+
+    def stepping_by(self, name: str) -> Method:
+        """Return the same method with another of its optimisers as the default.
+
+        What the optimiser reads has its defaults and ranges, but for defaults that were given.
+        """
+        return self if self.server["optimiser"].default == name else self._by(name)
+
+    def _by(self, name: str) -> Method:
+        options = replace(self.server["optimiser"], default=name, options=tuple(self.optimisers))
+        reads = {k: hyper for k, hyper in self.optimisers[name].hypers.items() if k not in self.given}
+        return replace(self, server={**self.server, **reads, "optimiser": options})
 
 
 def defaults(hypers: Mapping[str, Hyper]) -> dict[str, Value]:

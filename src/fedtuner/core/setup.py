@@ -94,7 +94,7 @@ def resolve(federation: Federation, **given: Any) -> Setup:
     _check_kinds(given)
     model: Model = federation.model
     method, space = given.pop("method"), given.pop("space", None)
-    method, space = with_own_optimiser(method, space)
+    method, space = with_named_optimiser(method, space)
     named = given.pop("engine", "auto")
     checks.one_of("engine", named, ENGINES)
     # Clients that are elsewhere work one by one.
@@ -155,10 +155,14 @@ def _lacking(value: Any, kind: type) -> str:
     return f": {type(value).__name__} has no {', '.join(lacks)}"
 
 
-def with_own_optimiser(method: Method, space: Space | None) -> tuple[Method, Space | None]:
-    """Return a method with the server optimiser that ``server.optimiser = "package.module:name"`` names."""
+def with_named_optimiser(method: Method, space: Space | None) -> tuple[Method, Space | None]:
+    """Return a method with the server optimiser that a space names, its defaults and ranges.
+
+    ``server.optimiser = "package.module:name"`` is one's own. With several to choose from, those that the method has
+    are common to all of them.
+    """
     named = space.server.get("optimiser") if space else None
-    if not isinstance(named, Choice) or not any(":" in str(value) for value in named.values) or space is None:
+    if not isinstance(named, Choice) or space is None:
         return method, space
     values = []
     for value in named.values:
@@ -168,6 +172,8 @@ def with_own_optimiser(method: Method, space: Space | None) -> tuple[Method, Spa
                 raise SpecError(f"server.optimiser = {value!r} is {type(found).__name__}, but must be an Optimiser")
             method, value = method.with_optimiser(found), found.name
         values.append(value)
+    if len(values) == 1 and values[0] in method.optimisers:
+        method = method.stepping_by(str(values[0]))
     return method, Space(space.client, {**space.server, "optimiser": Choice(values)})
 
 

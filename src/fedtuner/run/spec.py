@@ -26,7 +26,7 @@ from fedtuner.core.method import Method, default_space
 from fedtuner.core.model import Hyper, Model
 from fedtuner.core.sampler import Sampler
 from fedtuner.core.schedule import Schedule
-from fedtuner.core.setup import with_own_optimiser
+from fedtuner.core.setup import with_named_optimiser
 from fedtuner.core.tuner import Tuner
 from fedtuner.errors import FedtunerError, SpecError, suggest
 from fedtuner.federations import Simulation
@@ -93,7 +93,7 @@ class Spec:
     def study(self, store: Path | None, workers: int | None, problem: Simulation | None = None) -> Study:
         """Load the problem (unless it is given), check everything and return the study, not yet run."""
         optimiser = {name: self.server[name] for name in ("optimiser",) if name in self.server}
-        method, _ = with_own_optimiser(method_named(self.method), Space(server=optimiser))
+        method, _ = with_named_optimiser(method_named(self.method), Space(server=optimiser))
         problem = load_problem(self.problem) if problem is None else problem
         problem = problem if self.device == "cpu" else problem.on(self.device)
         return prepare(
