@@ -518,7 +518,7 @@ def test_the_best_are_those_that_no_other_beats(scores, n):
         ([0.4], 0.5, 0.4),
         ([0.1, math.inf], 0.0, math.inf),  # diverged is not the same as unknown
         ([0.1, math.inf], 0.5, math.inf),
-        ([math.inf, 0.1], 1.0, math.inf),
+        ([math.inf, 0.1], 1.0, 0.6),  # it has recovered: the mean of 0.1 and 1.1
         ([math.inf, 0.1], 0.0, 0.1),
         *itertools.product([[], [math.nan], [math.nan] * 3], [0.0, 0.5, 1.0], [math.inf]),
     ],
