@@ -79,11 +79,15 @@ class Local:
         """Return the gradient of the mean loss on these rows; the array is the caller's until the next call."""
         return self.trainer.gradient(w, rows)
 
-    def full_gradient(self, w: Vector, chunk: int = 1024) -> Vector:
-        """Return the gradient of the mean loss over all training examples, as a new array."""
+    def full_gradient(self, w: Vector, most: int = 1024) -> Vector:
+        """Return the gradient of the mean loss over all training examples, as a new array; 0 where these are too few.
+
+        It is taken in chunks of up to ``most`` rows, as equal as can be: none is too small to train on.
+        """
         total = np.zeros(self.trainable, np.float32)
-        for start in range(0, self.examples, chunk):
-            rows = np.arange(start, min(start + chunk, self.examples))
+        if self.examples < self.smallest_batch:
+            return total
+        for rows in np.array_split(np.arange(self.examples), max(1, -(-self.examples // most))):
             total += self.gradient(w, rows) * np.float32(len(rows) / self.examples)
         return total
 

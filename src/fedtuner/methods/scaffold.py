@@ -4,9 +4,11 @@ Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Lea
 c - c_i to the gradient; afterwards c_i becomes
 
     option I    the gradient of the client's whole loss at the server's model;
-    option II   c_i - c + (w_t - w_i) / (K lr), which is the mean of the gradients along the K local steps.
+    option II   the mean of the gradients along the K local steps.
 
-Differences: option II is computed as that mean, so it also holds with momentum and Adam, where the quotient does not.
+Both are gradients of the loss on the data, which is what clients differ in: weight decay is no part of c_i, so that
+each client may have its own. Differences: for plain SGD without weight decay option II is the paper's quotient
+c_i - c + (w_t - w_i) / (K lr); computed as the mean, it also holds with decay, momentum and Adam, where that does not.
 c is the mean of all c_i by |T_i| (kept.py) instead of the equal one. At a fixed point no client moves: c_i is its
 gradient there and c is zero, so it is the optimum of the |T|-weighted mean of the clients' losses, which is what FedAvg
 and the paper's appendix B aim at; with equal weights it would be that of their plain mean. By whichever weights the
@@ -41,7 +43,8 @@ def local(client: Local, plan: Plan, job: Job) -> Update:
         steps += 1
         g += correction
 
-    renewed = client.full_gradient(plan.w.copy()) if job.config["option"] == "I" and client.examples else None
+    whole = job.config["option"] == "I" and client.examples >= client.smallest_batch
+    renewed = client.full_gradient(plan.w.copy()) if whole else None
     w = descend(client, plan.w, job.config, drift)
     if renewed is None:
         renewed = total / np.float32(steps) if steps else ours
