@@ -22,9 +22,9 @@ import numpy
 import torch
 
 import fedtuner as ft
-from fedtuner.executors import cores
 from fedtuner.experiments.statistics import paired, summary
-from fedtuner.store import write_json
+from fedtuner.run.executors import cores
+from fedtuner.run.store.files import write_json
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "examples"))

@@ -17,9 +17,9 @@ import numpy
 import torch
 
 import fedtuner as ft
-from fedtuner.executors import cores
 from fedtuner.experiments.statistics import summary
 from fedtuner.problems.digits import problem as digits
+from fedtuner.run.executors import cores
 
 
 def main() -> None:

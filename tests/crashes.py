@@ -52,12 +52,13 @@ class Crashing(Files):
 
     def append(self, path: Path, data: bytes, size: int | None = None) -> None:
         line = data.index(b"\n") + 1  # the end of the first
-        start = path.stat().st_size if path.exists() else 0
+        if size is None:
+            size = path.stat().st_size if path.exists() else 0
         self.change(f"before {path.name}")
         for at in sorted({line // 2, line, len(data) - 1} - {len(data)}):
-            super().append(path, data[:at], start)
+            super().append(path, data[:at], size)
             self.change(f"within {path.name}")
-        super().append(path, data, start)
+        super().append(path, data, size)
 
     def cut(self, path: Path, size: int) -> None:
         self.change(f"cut {path.name}")

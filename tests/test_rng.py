@@ -6,13 +6,10 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedtuner.rng import number, stream
-
-settings.register_profile("fedtuner", deadline=None)  # a busy machine is no failure
-settings.load_profile("fedtuner")
 
 seeds = st.integers(-(2**70), 2**70)
 paths = st.lists(st.text(max_size=8) | st.integers(-(2**70), 2**70), max_size=4).map(tuple)

@@ -27,9 +27,6 @@ from fedtuner.space import (
     near,
 )
 
-settings.register_profile("fedtuner", deadline=None)  # a busy machine is no failure
-settings.load_profile("fedtuner")
-
 DOMAINS = {
     "float": Float(-2.0, 3.0),
     "float of whole ends": Float(0, 1),
@@ -197,7 +194,7 @@ def test_what_is_inside(d, inside, outside):
         (Float(0.1, 10.0, log=True), lambda x: (math.log10(x) + 1) / 2),
         (OneMinus(Float(1e-4, 1e-2, log=True)), lambda x: (-2 - math.log10(1 - x)) / 2),
     ],
-    ids=str,
+    ids=lambda v: getattr(v, "__name__", str(v)),
 )
 def test_reals_are_uniform_in_their_scale(d, cdf):
     rng = stream(0, "uniform")
@@ -219,7 +216,7 @@ def test_the_distance_would_tell_the_scales_apart():
         (PowerOfTwo(8, 128), (8, 16, 32, 64, 128)),
         (Choice(["a", "b", 3]), ("a", "b", 3)),
     ],
-    ids=str,
+    ids=lambda v: getattr(v, "__name__", str(v)),
 )
 def test_the_rest_is_uniform_over_all_of_its_values(d, support):
     rng = stream(0, "uniform")

@@ -29,7 +29,7 @@ def on_average(suite: str, change: Callable[[tuple[str, ...]], tuple[str, ...] |
     The mean is over the settings that ``change`` gives other labels; for the rest it gives None.
     """
     found = errors(suite)
-    pairs = [(found[labels], found[after]) for labels in found if (after := change(labels)) is not None]
+    pairs = [(found[labels], found[other]) for labels in found if (other := change(labels)) is not None]
     seeds = sorted(pairs[0][0])
     before, after = ([fmean(pair[side][seed] for pair in pairs) for seed in seeds] for side in (0, 1))
     return paired(before, after)

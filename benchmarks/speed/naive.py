@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,13 +18,11 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from workloads import WORKLOADS, clients, config
 
 import fedtuner as ft
-from fedtuner.arm import Setting, begin, readable, rounds
-from fedtuner.executors import cores
-from fedtuner.federation import Report
-from fedtuner.methods.base import Update, default_space
+from fedtuner.core.model import named
+from fedtuner.core.records import Job, Plan, Report
+from fedtuner.core.schedule import Schedule
 from fedtuner.pytorch import Task
-from fedtuner.samplers import local
-from fedtuner.task import Metrics
+from fedtuner.run.executors import cores
 
 
 class Examples(Dataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -79,49 +76,28 @@ def rate(name: str, batch: int, seconds: float, side: str = "naive") -> float:
     return done / (time.perf_counter() - began)
 
 
-def study(made: ft.Simulation, schedule: ft.schedules.Schedule, setting: Setting) -> int:
-    """Run a study arm after arm and return how many rounds it took."""
-    task = made.task
-    assert isinstance(task, Task)
-    space = default_space(setting.method, task.hyperparameters)
-    sample = local(space, setting.method, setting.fedex, setting.seed)
-    states: dict[int, Any] = {}
-    scores: dict[int, Any] = {}
-    used = 0
-
-    def work_all(jobs: Any) -> list[Any]:
-        return [work(made, job) for job in jobs]
-
-    steps, told = schedule.steps(), None
-    while True:
-        try:
-            step = next(steps) if told is None else steps.send(told)
-        except StopIteration:
-            return used
-        for i in step.arms:
-            arm = sample(i)
-            state = states.get(i) or begin(setting, made, arm)
-            for following, record in rounds(setting, made, arm, state, step.until, Path("nowhere"), work_all):
-                states[i], scores[i] = following, (record.error, record.loss)
-                used += 1
-        told = {i: scores[i] for i in step.arms}
+def study(made: ft.Simulation, schedule: Schedule) -> int:
+    """Run a study arm after arm, by ask and tell, and return how many rounds it took."""
+    asked = ft.prepare(made, schedule=schedule, fedex=ft.FedEx())
+    while plan := asked.ask():
+        asked.tell(plan, [work(made, plan, job) for job in plan.jobs])
+    return asked.rounds_used
 
 
-def work(made: ft.Simulation, job: Any) -> Any:
+def work(made: ft.Simulation, plan: Plan, job: Job) -> Report:
     """A client's round as researchers write it: a module from the weights, a DataLoader, torch.optim."""
     task = made.task
     assert isinstance(task, Task)
-    server = server_of(task, job.w)
+    server = server_of(task, plan.w)
     for layer in server.modules():
         if isinstance(layer, torch.nn.Dropout):
-            layer.p = job.config["dropout"]
+            layer.p = float(job.config["dropout"])
     split: Any = made.data(job.client, "train")
     valid = made.data(job.client, "valid")
     before = evaluate(server, valid)
-    model = train(server, (split.x.contiguous(), split.y), job.config)
+    model = train(server, (split.x.contiguous(), split.y), dict(job.config))
     after = evaluate(model, valid)
-    w = task_order(task, model)
-    return Report(job.client, job.candidate, Update(w), len(split), before, after, bool(np.isfinite(w).all()))
+    return plan.report(job, task_order(task, model), len(split), (before, after))
 
 
 SERVERS: dict[int, torch.nn.Module] = {}
@@ -132,11 +108,7 @@ def server_of(task: Task, w: np.ndarray[Any, Any]) -> torch.nn.Module:
     if id(task) not in SERVERS:
         SERVERS[id(task)] = task.module(w)
     server = SERVERS[id(task)]
-    state, start = {}, 0
-    for part in task.layout():
-        stored = torch.from_numpy(w[start : start + part.size]).view(part.shape)
-        state[part.name] = stored.permute(part.axes) if part.axes else stored
-        start += part.size
+    state = {name: torch.from_numpy(array) for name, array in named(w, task.layout()).items()}
     server.load_state_dict(state, strict=False)
     return server
 
@@ -158,4 +130,4 @@ def evaluate(model: torch.nn.Module, split: Any) -> Any:
             output = model(x)
             loss += float(F.cross_entropy(output, y, reduction="sum"))
             wrong += int((output.argmax(1) != y).sum())
-    return readable(Metrics(loss / len(split), wrong / len(split), len(split)), 1.0)
+    return ft.Metrics(loss / len(split), wrong / len(split), len(split))

@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from torch.profiler import ProfilerActivity, profile
 from workloads import WORKLOADS, config, examples, problem
 
+from fedtuner.core.model import Rates
+
 
 def rate(step: Callable[[], None], batch: int, seconds: float) -> float:
     """Examples a second: the best of three."""
@@ -52,7 +54,7 @@ def main() -> None:
     with task.training(data, c, 0) as trainer:
 
         def steps() -> None:
-            trainer.descend(w, rows, c["lr"], c["momentum"], c["weight_decay"])
+            trainer.descend(w, rows, Rates(c["lr"], c["momentum"], c["weight_decay"]))
 
         print(f"{name}, batch {batch}, one thread, examples a second")
         print(f"bare gradient   {rate(bare, batch, arguments.seconds):,.0f}")

@@ -34,19 +34,19 @@ import torch.nn.functional as F
 from workloads import WORKLOADS, config, examples, problem
 
 import fedtuner as ft
-from fedtuner import batched, engines
-from fedtuner.arm import Arm, Setting, begin, rounds
-from fedtuner.executors import Processes, Serial, cores
-from fedtuner.experiments.results import machine
-from fedtuner.legs import Leg, Place
-from fedtuner.methods.base import defaults
+from fedtuner.core.executor import Advance, Executor
+from fedtuner.core.round import Round
 from fedtuner.problems import models
 from fedtuner.pytorch import Task
+from fedtuner.run.executors import cores, open_executor
+from fedtuner.run.store import InMemory
+from fedtuner.run.versions import machine
+from fedtuner.tasks import batched
+from fedtuner.testing.rounds import a_round, an_arm
 from fedtuner.testing.toys import quadratics
 
 HERE = Path(__file__).parent
 FLOWER = HERE.parent.parent / ".venv-flower" / "bin" / "python"  # made by: make flower-simulation
-NOWHERE = Path("nowhere")
 
 
 def apart(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -100,14 +100,11 @@ def our_rate(name: str, batch: int, seconds: float, engine: str, workers: int) -
     """Samples a second of our engine, one arm per worker, each timed from its first round to its last."""
     made = problem(name)
     n = sum(made.size(i, "train") for i in range(len(made.clients)))
-    setting = Setting(ft.methods.fedavg, ft.FedEx(k=1), cohort=len(made.clients), engine=engine)
-    arms = [Arm(i, defaults(ft.methods.fedavg.server), (config(batch),), 0.0) for i in range(workers)]
-    place = Place(setting, made, NOWHERE)
-    executor = Serial(place) if workers == 1 else Processes(place, workers)
-    times: dict[int, list[float]] = {arm.id: [] for arm in arms}
+    round = a_round(ft.methods.fedavg, made, cohort=len(made.clients), engine=engine)
+    executor, times = opened(round, workers), {i: list[float]() for i in range(workers)}
     began, stop = math.inf, threading.Event()
     try:
-        for progress in executor.advance([Leg(arm, None, 10**6) for arm in arms], stop.is_set):
+        for progress in executor.advance(started(round, batch, workers, 10**6), stop.is_set):
             now = time.perf_counter()
             if not stop.is_set():  # what comes later comes while others rest
                 times[progress.arm] += [now] * len(progress.records)
@@ -118,6 +115,17 @@ def our_rate(name: str, batch: int, seconds: float, engine: str, workers: int) -
     finally:
         executor.close()
     return sum(n * (len(seen) - 1) / (seen[-1] - seen[0]) for seen in times.values())
+
+
+def opened(round: Round, workers: int) -> Executor:
+    """An executor that keeps nothing."""
+    return open_executor(round, InMemory().blobs, workers)
+
+
+def started(round: Round, batch: int, arms: int, until: int) -> list[Advance]:
+    """Arms that begin, and are to train until a round."""
+    made = [an_arm(ft.methods.fedavg, config(batch), id=i) for i in range(arms)]
+    return [Advance(arm, round.begin(arm), until) for arm in made]
 
 
 def limit(name: str, seconds: float) -> float:
@@ -166,7 +174,7 @@ def naive_study(budget: int, longest: int) -> tuple[float, int]:
     made, schedule = mnist_writers.problem_small(), ft.halving(budget, longest)
     torch.set_num_threads(cores())
     began = time.perf_counter()
-    used = naive.study(made, schedule, Setting(ft.methods.fedavg, ft.FedEx()))
+    used = naive.study(made, schedule)
     return time.perf_counter() - began, used
 
 
@@ -188,12 +196,10 @@ def overhead(arguments: argparse.Namespace) -> dict[str, float | None]:
 
 def trivial_round() -> float:
     made = quadratics(clients=50, size=4, examples=1)
-    setting = Setting(ft.methods.fedavg, ft.FedEx(k=1), cohort=10)
-    arm = Arm(0, defaults(ft.methods.fedavg.server), (defaults(ft.methods.fedavg.client),), 0.0)
-    state, work_all = begin(setting, made, arm), partial(engines.work_all, setting, made)
+    round, arm = a_round(ft.methods.fedavg, made, cohort=10), an_arm(ft.methods.fedavg)
     began = time.perf_counter()
-    for following, _ in rounds(setting, made, arm, state, 330, NOWHERE, work_all):
-        if following.round == 30:
+    for progress in opened(round, 1).advance([Advance(arm, round.begin(arm), 330)], lambda: False):
+        if progress.records[-1].round == 30:
             began = time.perf_counter()
     return 1e3 * (time.perf_counter() - began) / 300
 
@@ -271,17 +277,13 @@ def peak() -> float:
 def many_arms(name: str, longest: int, workers: int) -> float:
     """Seconds of eight arms of equal work."""
     made = problem(name)
-    setting = Setting(
-        ft.methods.fedavg, ft.FedEx(k=1), cohort=len(made.clients), engine=engines.choose("auto", made.task)
-    )
-    arms = [Arm(i, defaults(ft.methods.fedavg.server), (config(32),), 0.0) for i in range(8)]
+    round = a_round(ft.methods.fedavg, made, cohort=len(made.clients), engine=made.task.engine("auto").name)
     for i in range(len(made.clients)):
         made.data(i, "train")
-    place = Place(setting, made, NOWHERE)
-    executor = Serial(place) if workers == 1 else Processes(place, workers)
+    executor, work = opened(round, workers), started(round, 32, 8, longest)
     try:
         began = time.perf_counter()
-        for _ in executor.advance([Leg(arm, None, longest) for arm in arms], lambda: False):
+        for _ in executor.advance(work, lambda: False):
             pass
         return time.perf_counter() - began
     finally:

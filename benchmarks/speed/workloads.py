@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import fedtuner as ft
-from fedtuner.methods.base import defaults
+from fedtuner.core.method import defaults
 from fedtuner.problems import models
 from fedtuner.pytorch import Task
 

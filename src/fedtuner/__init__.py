@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from fedtuner import methods, samplers, schedules, space
+from fedtuner.core.model import Metrics
 from fedtuner.errors import FedtunerError, Interrupted
 from fedtuner.federations import Client, Outside, Simulation
 from fedtuner.run.study import Study, prepare, tune, untuned
@@ -26,7 +27,7 @@ __all__ = [
     # spaces
     "Space", "Float", "Int", "PowerOfTwo", "Choice", "OneMinus",
     # problems
-    "Client", "Simulation", "Outside",
+    "Client", "Simulation", "Outside", "Metrics",
     # tuning
     "tune", "prepare", "untuned", "Study", "FedEx", "halving", "random_search", "hyperband",
     # errors

@@ -8,7 +8,7 @@ import pytest
 
 from fedtuner.experiments.tables import fill
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "speed.json"
 
 

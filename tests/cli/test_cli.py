@@ -87,7 +87,7 @@ def test_run_prints_what_was_found_and_where_it_is(here, fedtuner):
 def test_running_again_continues_and_changes_nothing(here, fedtuner, monkeypatch):
     first = fedtuner(*RUN)
     before = toys.files(here / "s")
-    monkeypatch.setattr(session, "processes", pytest.fail)
+    monkeypatch.setattr(session, "open_executor", pytest.fail)
     again = fedtuner(*RUN)
     assert again[:2] == first[:2]
     assert toys.files(here / "s") == before
@@ -492,7 +492,9 @@ def test_the_exported_model_is_the_studys_model(digits, fedtuner):
 def start(folder, *arguments, nap="0", **streams):
     command = [toys.FEDTUNER, "run", "study.toml", "--store", "s", *arguments]
     settings = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True} | streams
-    return subprocess.Popen(command, cwd=folder, env=toys.environment(TOY_NAP=nap), start_new_session=True, **settings)
+    (folder / "working").mkdir(exist_ok=True)
+    environment = toys.environment(TOY_NAP=nap, TOY_PIDS=str(folder / "working"))
+    return subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **settings)
 
 
 def interrupt(process, number):
@@ -522,9 +524,7 @@ def test_stopped_and_continued(here, fedtuner, number, workers):
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_the_second_interrupt_ends_at_once(here, fedtuner, workers):
     with start(here, "--workers", workers, nap="600") as process:
-        for line in process.stderr:
-            if line.startswith("tuning: "):
-                break
+        toys.until(lambda: any((here / "working").iterdir()))  # a client's work has begun
         sent = 0
         while process.poll() is None:  # the first is taken at once; the second, whenever it comes, does not wait
             assert sent < 4

@@ -1,7 +1,6 @@
 """What clients remember: in the state or in blobs, the same to the bit, and within bounds."""
 
 import gc
-import os
 import subprocess
 import sys
 
@@ -20,11 +19,7 @@ from fedtuner.space import Float, Space
 from fedtuner.testing.toys import quadratics
 from fedtuner.tuners import FedEx
 
-
-@pytest.fixture(autouse=True)
-def _unflushed(monkeypatch):
-    """Only a power cut could tell whether data was flushed to the disk."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
+pytestmark = pytest.mark.usefixtures("unflushed")
 
 
 @pytest.fixture

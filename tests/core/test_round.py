@@ -310,7 +310,7 @@ def test_a_broken_client_counts_as_the_worst_for_theta():
     broken = [fail(r) if j == 0 else r for j, r in zip(drawn, reports, strict=True)]
     assert 0 < drawn.count(0) < 4
     following, record = settle(round, arm, state, *broken)
-    worst = max(r.after.loss for j, r in zip(drawn, reports, strict=True) if j == 1)
+    worst = 2 * max(r.after.loss for j, r in zip(drawn, reports, strict=True) if j == 1)  # clearly worse than these
     values = [worst if j == 0 else r.after.loss for j, r in zip(drawn, reports, strict=True)]
     expected = fedex.exponentiate(state.belief.theta, drawn, values, [r.after.count for r in reports])
     assert worst > 1
@@ -405,6 +405,16 @@ def test_a_round_in_which_nobody_answers_only_counts():
     assert bits(round, replace(following, round=3)) == bits(round, state)
     assert math.isnan(record.loss)
     assert (record.clients, record.dropped, record.examples, record.rows) == (4, 4, 0, ())
+
+
+def test_a_round_in_which_nobody_is_present_has_no_jobs():
+    round, arm = a_study(tuner=FedEx(k=3, tries=2))
+    state = round.begin(arm)
+    plan = round.plan(arm, state, [])
+    assert plan.jobs == ()
+    following, record = round.settle(arm, state, round.tally(plan, []))
+    assert (following.round, record.clients, record.trainings) == (1, 0, 0)
+    assert np.array_equal(following.w, state.w)
 
 
 def test_memory_that_is_not_finite_is_not_kept():

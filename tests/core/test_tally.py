@@ -177,6 +177,27 @@ def test_a_given_limit_holds_for_everyone():
             Weights(most)
 
 
+@given(
+    st.lists(st.one_of(st.none(), st.integers(0, 10**12)), min_size=1, max_size=9), st.none() | st.integers(1, 10**6)
+)
+def test_no_client_weighs_more_than_it_may(sizes, most):
+    reports = [None if n is None else report(examples=n, validated=n) for n in sizes]
+    kept = Weights(most)(PLAN, reports)
+    positive = sorted(n for n in sizes if n)
+    limit = most if most is not None else 10 * positive[(len(positive) - 1) // 2] if positive else 0
+    for n, before, after in zip(sizes, reports, kept, strict=True):
+        assert (before is None) == (after is None)
+        if after is not None:
+            assert counts([after]) == [(min(n, limit),) * 3]
+            assert n > limit or after is before
+
+
+@given(st.lists(st.integers(1, 1000), min_size=2, max_size=9), st.integers(10**6, 10**15))
+def test_a_liar_among_honest_clients_weighs_at_most_ten_of_them(honest, lie):
+    *_, liar = Weights()(PLAN, [report(examples=n) for n in [*honest, lie]])
+    assert liar.examples <= 10 * max(honest)
+
+
 def test_all_tries_of_a_client_are_cut():
     one = report(examples=1, validated=100)
     both = replace(one, tried=one.tried * 2)

@@ -12,6 +12,8 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,8 +32,11 @@ from fedtuner.run.store.lock import Lock
 from fedtuner.run.versions import commit
 from fedtuner.schedules import halving, hyperband, outline, random_search
 
-# Other tests may have left threads of libraries in this process; the workers do not use them.
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+pytestmark = [
+    pytest.mark.usefixtures("unflushed"),
+    # Other tests may have left threads of libraries in this process; the workers do not use them.
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+]
 
 SUITE = """
 title = "toys"
@@ -53,11 +58,6 @@ plain = { fedex = false }
 """
 STUDIES = 2 * 2 * 2
 BRACKETS = SUITE.replace("[axes.target]", 'HB = { schedule = { kind = "hyperband", budget = 80 } }\n[axes.target]')
-
-
-@pytest.fixture(autouse=True)
-def _unflushed(monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_the_results_do_not_tell_how_many_worked(tmp_path):
 
 
 def test_rounds_are_counted_in_the_order_of_the_algorithm(out):
-    """The curve of halving by hand: arm after arm within a rung, the best latest score of those in the race."""
+    """The curve of halving by hand: arm after arm within a rung, the best latest score of those not out."""
     text = SUITE.replace("online = 2", "online = 100")
     entry = next(e for e in read(text).entries if e.name == "SHA / personalized / plain")
     bench.run(read(text), out, workers=1)
@@ -225,6 +225,27 @@ def test_schedules_whose_arms_depend_on_scores_take_part(out, kind):
         assert (kept["test"], kept["winner"]) == (alone.evaluate("test"), winner)
         assert (kept["rounds"], kept["arms"]) == (alone.rounds_used, len(alone.journal.arms))
         assert kept["online"]["curve"][-1][0] <= kept["rounds"]
+
+
+def test_a_disk_without_room_for_what_is_kept_is_refused(out, monkeypatch):
+    """Four arms with a state at each of the rounds 2, 4, 5, 6, 8 and 10: 24 of them, in two families."""
+    need = 2 * 4 * toys.problem().model.size * 24
+    for free, failed in ((need - 1, 2), (need, 0)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
+        report = bench.run(read(), out, workers=1, only="SHA")
+        assert len(report.failed) == failed
+        assert all("MB free, but the study needs about" in str(error) for _, error in report.failed)
+
+
+def test_a_schedule_beside_the_suite_is_found(tmp_path, fedtuner, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "here").mkdir()
+    shutil.copy(Path(__file__).with_name("own_schedules.py"), tmp_path / "here" / "schedules_beside.py")
+    (tmp_path / "here" / "mine.toml").write_text(SUITE.replace('"random_search"', '"schedules_beside:Race"'))
+    code, out, err = fedtuner("bench", "here/mine.toml", "--workers", "1", "--quiet", "--only", "RS / global")
+    assert code == 0, err
+    assert "2 studies of" in out
 
 
 def test_every_arm_is_evaluated_when_asked_for(out):
@@ -347,6 +368,16 @@ def test_a_part_now_and_the_rest_later(tmp_path):
     second = bench.run(made, parts, workers=1)
     assert first.computed + second.computed == once.computed
     assert parts.read_bytes() == whole.read_bytes()
+
+
+def test_a_suite_that_has_got_another_study_goes_on_with_its_arms(out):
+    """One that comes first, and one that has a result goes: what is left is computed from where it was."""
+    bench.run(read(), out, workers=1, only="RS")
+    more = read(SUITE.replace("RS = {", 'A = { schedule = { kind = "random_search", longest = 5 } }\nR = {'))
+    report = bench.run(more, out, workers=1)
+    assert (report.done, report.failed) == (3 * 4, [])  # R is another name
+    assert report.computed == 2 * 3 * 5  # arms 3 to 5, plain and with FedEx; halving drops arm 3
+    assert {study["labels"]["wrapper"] for study in results.read(out).studies} == {"A", "R", "RS", "SHA"}
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -16,8 +17,11 @@ from memory_grid import MemoryGrid
 
 import fedtuner as ft
 import toys
+from fedtuner.core.method import Optimiser
+from fedtuner.core.schedule import outline
 from fedtuner.errors import FleetError, SpecError
 from fedtuner.methods import fedavg
+from fedtuner.methods.momentum import sgd
 
 CLIENTS = toys.clients(6)
 FIRST = [np.zeros((3, 3)), np.zeros(3)]  # weight and bias of a softmax regression
@@ -98,7 +102,9 @@ def test_every_drawn_value_reaches_the_apps_own_code():
     asked = []
     for message in grid.work_sent():
         about = message.content.config_records["fedtuner"]
-        drawn = study.arm(about["arm"]).candidates[about["candidate"]]
+        ((label, sent),) = json.loads(message.content.config_records["job"]["choices"])
+        drawn = study.journal.candidates[about["arm"]][label]
+        assert sent == drawn
         config = {**drawn, "split": "valid", "server-round": about["round"] + 1}
         asked += [(kind, message.metadata.dst_node_id - 1000, config) for kind in ("evaluate", "train", "evaluate")]
     assert seen == asked
@@ -113,8 +119,8 @@ def test_what_the_app_says_becomes_the_round():
     seen: Seen = []
     grid = grid_of(ft.flower.tuned(plain_app(seen)))
     study = tune(grid, fedex=None, cohort=6, schedule=ft.random_search(budget=1, longest=1))
-    arm, record = study.arm(0), study.history[0]
-    lr, steps = arm.candidates[0]["lr"], arm.candidates[0]["steps"]
+    arm, record = study.journal.arms[0], study.history[0]
+    lr, steps = float(arm.client["lr"]), int(arm.client["steps"])
     change, total, losses, errors = 0.0, 0, [], []
     for client in CLIENTS:
         x, y = client.train
@@ -141,7 +147,7 @@ def test_names_that_every_client_is_sent_are_refused_as_hyperparameters():
     sent = set(seen[0][2]) - set(SPACE.client)
     assert sent == {"split", "server-round"}
     for name in sent:
-        with pytest.raises(SpecError, match=f"client.{name}: .* are told '{name}' besides: rename it"):
+        with pytest.raises(SpecError, match=f"client.{name}: .* are sent '{name}' besides: rename it"):
             tune(MemoryGrid(), space=ft.Space(client={**SPACE.client, name: ft.Int(1, 2)}))
 
 
@@ -285,7 +291,7 @@ def test_the_client_is_known_by_its_partition_or_as_the_user_says():
 
 def ids(grid: MemoryGrid) -> list[str | int]:
     problem = ft.flower.Fleet(grid, FIRST, wait=10.0, clock=grid.clock)
-    return [problem.id_of(i) for i in problem.gather()]
+    return [problem.id_of(i) for i in problem.everyone()]
 
 
 def test_only_the_servers_part_of_a_method_is_used():
@@ -337,7 +343,7 @@ def test_mods_of_the_user_are_around_the_work():
         problem=ft.flower.Fleet(grid, toys.Softmax(), least=6, clock=grid.clock), method=fedavg, schedule=SCHEDULE
     )
     assert kinds.count("query.fedtuner") == 6
-    assert kinds.count("train.fedtuner") == 3 * SCHEDULE.cost
+    assert kinds.count("train.fedtuner") == 3 * outline(SCHEDULE).cost
 
 
 @pytest.mark.slow
@@ -358,3 +364,53 @@ def test_a_state_dict_of_torch_with_batch_norm():
     assert back["1.num_batches_tracked"] == study.best.rounds  # averaged plainly, not by the server's lr
     assert back["1.num_batches_tracked"].dtype == torch.int64
     assert torch.equal(back["0.weight"], first["0.weight"])
+
+
+class Steps(toys.Softmax):
+    """A learner: its own code takes so many full-batch steps."""
+
+    own_training = True
+
+    def fit(self, w: Any, data: Any, config: Any, seed: int) -> Any:
+        with self.training(data, config, seed) as trainer:
+            for _ in range(config["steps"]):
+                w[: self.trainable] -= np.float32(config["lr"]) * trainer.gradient(w, np.arange(len(data)))
+        return w
+
+
+def test_a_learner_is_the_clients_model_too():
+    """Both sides have it: the same bits as in a Simulation, though the training code is the learner's own."""
+    grid = MemoryGrid()
+    for client in CLIENTS:
+        grid.add(ft.flower.client_app(Steps(), lambda context, c=client: c))
+    here = tune(grid, problem=ft.Simulation(Steps(), CLIENTS))
+    there = tune(grid, Steps())
+    assert repr(here.history) == repr(there.history)
+    assert here.best.model.tobytes() == there.best.model.tobytes()
+    assert here.evaluate("test") == there.evaluate("test")
+
+
+def _along(server: Any, change: Any, tally: Any, b: Any) -> Any:
+    """A step that is shorter where clients disagree: it needs the mean of the squared sizes of their changes."""
+    scale = float(change @ change) / max(float(tally.extra["squares"][0]), 1e-12)
+    return sgd.step(server, np.asarray(np.float32(scale) * change), tally, b)
+
+
+def _squares(change: Any) -> Any:
+    return {"squares": np.array([change @ change], np.float32)}
+
+
+careful = Optimiser("careful", "ours", _along, sgd.hypers, _squares)
+
+
+def test_what_the_servers_optimiser_asks_of_a_change_is_computed_where_the_change_is():
+    method = fedavg.with_optimiser(careful)
+    grid = MemoryGrid()
+    for client in CLIENTS:
+        grid.add(ft.flower.client_app(toys.Softmax(), lambda context, c=client: c, method=method))
+    here = toys.tune(method=method, schedule=SCHEDULE)
+    there = tune(grid, toys.Softmax(), method=method, space=toys.SPACE, fedex=ft.FedEx(k=3, eps=0.3))
+    assert here.best.model.tobytes() == there.best.model.tobytes()
+    usual, shorter = (tune(grid_of(ft.flower.tuned(plain_app([]))), method=m) for m in (fedavg, method))
+    assert not shorter.problem.faults
+    assert np.linalg.norm(shorter.best.model) < np.linalg.norm(usual.best.model)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import signal
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,14 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedtun
 
 from flwr.app import Array, ArrayRecord, Message
 from memory_grid import FakeClock
-from test_fleet import CLIENTS, error, fleet_of, grid_of, simulate, tune
+from test_fleet import CLIENTS, error, fleet_of, grid_of, simulate, states, tune
 
 import fedtuner as ft
 import toys
 from fedtuner import cli
+from fedtuner.core.store import Evaluated
 from fedtuner.errors import FleetError
+from fedtuner.run.store import Folder
 
 SHORT = ft.random_search(budget=6, longest=3)
 
@@ -29,6 +31,16 @@ def with_extra(**vectors: Any) -> Any:
         return reply
 
     return fault
+
+
+@dataclass(frozen=True)
+class Picky:
+    """A screen that leaves out the clients with the most examples."""
+
+    most: int = 18
+
+    def __call__(self, plan: Any, reports: Any) -> Any:
+        return [None if r is not None and r.examples > self.most else r for r in reports]
 
 
 BAD = {
@@ -50,10 +62,17 @@ def test_vectors_that_cannot_be_aggregated_are_malformed_however_many_send_them(
     assert {r.dropped for r in study.history} == {liars}
 
 
+def test_what_a_screen_leaves_out_is_noted():
+    study = tune(grid_of(), cohort=6, schedule=SHORT, screens=(Picky(),))
+    assert study.problem.faults == {"screened": 2 * study.rounds_used}
+    assert {(r.clients, r.dropped) for r in study.history} == {(6, 2)}
+
+
 def test_where_nobody_else_reports_the_study_ends_with_the_reason():
     grid = grid_of(CLIENTS[:1])
     grid.faults[1000] = BAD["no vectors"]
-    with pytest.raises(FleetError, match=r"no client reported in 3 tries; the last: .*cannot be aggregated \(KeyError"):
+    why = r"no client reported in 3 tries; the last: .*extra has \[\], but the method declares \['control'\]"
+    with pytest.raises(FleetError, match=why):
         tune(grid, fleet_of(grid, least=1), method=ft.methods.scaffold, cohort=1, schedule=SHORT)
 
 
@@ -70,7 +89,7 @@ def test_what_a_client_remembers_keeps_its_shape():
     grid.faults[1002] = shorter
     study = tune(grid, method=ft.methods.scaffold, cohort=6, schedule=SHORT)
     assert study.problem.faults == {"malformed": study.rounds_used - 2}
-    assert {m["control"].shape for s in study.states.values() for m in s.memory.values()} == {(12,)}
+    assert {m["control"].shape for s in states(study).values() for m in s.memory.values()} == {(12,)}
 
 
 class Slow:
@@ -142,7 +161,7 @@ def test_an_evaluation_with_gaps_says_so_and_is_made_again(tmp_path, capsys):
     grid.faults[1002] = error
     some = study.evaluate("test")
     assert some["missing"] == 1
-    assert json.loads((tmp_path / "evaluations.json").read_text())["test mode error"]["missing"] == 1
+    assert [e.result.missing for e in Folder(tmp_path).events() if isinstance(e, Evaluated)] == [1]
     assert cli.main(["show", str(tmp_path)]) in (0, None)
     assert "missing clients: 1" in capsys.readouterr().out
     grid.faults.clear()

@@ -9,7 +9,6 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,15 +24,23 @@ from memory_grid import MemoryGrid
 
 import fedtuner as ft
 import toys
-from fedtuner import store as stores
+from fedtuner.core.executor import Advance
+from fedtuner.core.method import defaults
+from fedtuner.core.records import Arm, State
+from fedtuner.core.round import Round
+from fedtuner.core.schedule import outline
 from fedtuner.errors import FleetError, SpecError
 from fedtuner.flower import dispatch
 from fedtuner.flower.handshake import client_number, natural
+from fedtuner.run.executors import serial
+from fedtuner.run.journal import read
+from fedtuner.run.store import Folder, InMemory
+from fedtuner.testing import FederationLaws
 from fedtuner.testing.toys import quadratics
 
 CLIENTS = toys.clients(6)
 SHORT = ft.halving(budget=14, longest=5, eta=2, eliminations=2)
-ROUNDS = SHORT.cost
+ROUNDS = outline(SHORT).cost
 
 
 def grid_of(clients: Any = CLIENTS, task: Any = None, method: Any = None) -> MemoryGrid:
@@ -60,20 +67,32 @@ def simulated() -> ft.Study:
     return simulate()
 
 
+def states(study: ft.Study) -> dict[int, State]:
+    """The latest states of all arms."""
+    return {arm: study.state((arm, study.journal.saved_round(arm) or 0)) for arm in study.journal.arms}
+
+
 def same(one: ft.Study, other: ft.Study) -> None:
     """All that a study found is equal to the bit: rounds, scores, weights, slots, theta, what clients remember."""
     assert repr(one.history) == repr(other.history)  # NaN is equal to itself in text
-    assert one.result() == other.result()
-    assert one.states.keys() == other.states.keys()
-    for arm, a in one.states.items():
-        b = other.states[arm]
-        assert a.w.tobytes() == b.w.tobytes()
-        assert a.belief.log_theta.tobytes() == b.belief.log_theta.tobytes()
+    assert one.journal.won == other.journal.won
+    assert one.journal.candidates == other.journal.candidates
+    assert states(one).keys() == states(other).keys()
+    for arm, a in states(one).items():
+        b = states(other)[arm]
+        assert (a.round, a.w.tobytes(), a.ended) == (b.round, b.w.tobytes(), b.ended)
+        assert packed(one, a) == packed(other, b)
         assert {k: v.tobytes() for k, v in a.slots.items()} == {k: v.tobytes() for k, v in b.slots.items()}
-        names = [{s.problem.id_of(i): m for i, m in t.memory.items()} for s, t in ((one, a), (other, b))]
-        assert [{i: {k: v.tobytes() for k, v in m.items()} for i, m in n.items()} for n in names[:1]] == [
-            {i: {k: v.tobytes() for k, v in m.items()} for i, m in n.items()} for n in names[1:]
-        ]
+        assert remembered(one, a) == remembered(other, b)
+
+
+def packed(study: ft.Study, state: State) -> dict[str, bytes]:
+    return {name: v.tobytes() for name, v in study.setup.tuner.pack(state.belief).items()}
+
+
+def remembered(study: ft.Study, state: State) -> dict[Any, dict[str, bytes]]:
+    memory: Any = state.memory
+    return {study.problem.id_of(i): {k: v.tobytes() for k, v in kept.items()} for i, kept in memory.items()}
 
 
 # Equality
@@ -140,11 +159,12 @@ def test_clients_stand_in_the_natural_order_of_their_ids():
 
 
 def test_what_clients_remember_may_be_in_files(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedtuner.memory.LIMIT", 100)
+    monkeypatch.setattr("fedtuner.core.memory.LIMIT", 100)
     here = simulate(method=toys.remembering, store=tmp_path / "here")
     there = tune(grid_of(method=toys.remembering), method=toys.remembering, store=tmp_path / "there")
     assert repr(here.history) == repr(there.history)
     assert here.best.model.tobytes() == there.best.model.tobytes()
+    assert here.evaluate("test") == there.evaluate("test")
 
 
 # Many arms at once
@@ -156,9 +176,10 @@ def test_the_arms_of_a_rung_are_sent_together_and_a_paused_one_is_not_sent():
     assert grid.batches[0] == 6  # handshakes
     assert max(grid.batches) == 4 * 3  # four arms of three clients in one batch
     sent = grid.count()
-    for arm, state in study.states.items():
-        assert [sent[arm, t] for t in range(12)] == [3 if t < state.round else 0 for t in range(12)]
-    assert sum(state.round for state in study.states.values()) == study.rounds_used == ROUNDS
+    reached = {arm: state.round for arm, state in states(study).items()}
+    for arm, last in reached.items():
+        assert [sent[arm, t] for t in range(12)] == [3 if t < last else 0 for t in range(12)]
+    assert sum(reached.values()) == study.rounds_used == ROUNDS
 
 
 def test_an_arm_does_not_wait_for_another():
@@ -231,6 +252,19 @@ def without(name: str) -> Any:
     return fault
 
 
+def without_number(name: str) -> Any:
+    def fault(reply: Message) -> Message:
+        reply.content["report"] = MetricRecord({k: v for k, v in reply.content["report"].items() if k != name})
+        return reply
+
+    return fault
+
+
+def with_extra(reply: Message) -> Message:
+    reply.content["extra"] = ArrayRecord({"surprise": Array(np.zeros(12, np.float32))})
+    return reply
+
+
 def garbage(reply: Message) -> Message:
     reply.content["arrays"] = ArrayRecord({"w": Array("float32", (13,), "numpy.ndarray", b"no array at all")})
     return reply
@@ -251,33 +285,28 @@ MALFORMED = {
     "no arrays": without("arrays"),
     "negative |T|": with_numbers(examples=-3),
     "|V| that is not whole": with_numbers(validated=2.5),
-    "error above 1": with_numbers(error_after=17.0),
-    "negative error": with_numbers(error_after=-0.5),
-    "NaN error": with_numbers(error_before=math.nan),
-    "loss of two": with_numbers(loss_after=[0.1, 0.2]),
-    "tried what was not asked": with_numbers(tried=[0.1, 0.2, 0.3, 0.4]),
+    "error above 1": with_numbers(error_after=[17.0]),
+    "negative error": with_numbers(error_after=[-0.5]),
+    "NaN error": with_numbers(error_before=[math.nan]),
+    "a loss that is no list": with_numbers(loss_after=0.1),
+    "tried what was not asked": with_numbers(loss_before=[0.1, 0.2], loss_after=[0.3, 0.4]),
+    "no losses": without_number("loss_before"),
+    "a vector that nobody asked for": with_extra,
 }
 
 
 def dropping(client: int, **changed: Any) -> ft.Study:
     """The same study in a Simulation in which one client's reports never arrive."""
-    from fedtuner.executors import Serial
-    from fedtuner.legs import Place, advance
 
-    problem = toys.problem()
+    class Deaf(serial.Serial):
+        def advance(self, work: Any, stop: Any) -> Any:
+            def work_all(plan: Any) -> Any:
+                return [None if job.client == client else self._round.work(plan, job) for job in plan.jobs]
 
-    class Deaf(Serial):
-        def advance(self, legs: Any, stop: Any) -> Any:
-            from fedtuner.arm import work
+            for one in work:
+                yield from serial.advance(self._round, self._blobs, one, stop, work_all)
 
-            def work_all(jobs: Any) -> Any:
-                return [None if j.client == client else work(self._place.setting.method, problem, j) for j in jobs]
-
-            for leg in legs:
-                yield from advance(self._place, leg, stop, work_all)
-
-    problem.executor = lambda setting, folder: Deaf(Place(setting, problem, folder))  # type: ignore[attr-defined]
-    return simulate(problem=problem, **changed)
+    return simulate(executor=lambda round, blobs, workers: Deaf(round, blobs), **changed)
 
 
 @functools.cache
@@ -301,13 +330,14 @@ def test_an_error_reply_is_a_dropped_client_and_its_reason_is_logged(tmp_path, c
     grid.faults[1002] = error
     study = tune(grid, store=tmp_path)
     same(study, deaf())
-    lines = [json.loads(line) for line in (tmp_path / "fleet.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert len(lines) == study.problem.faults["error"] == sum(r.dropped for r in study.history) > 4
     assert {(line["kind"], line["client"]) for line in lines} == {("error", "phone2")}
-    assert lines[0]["what"].endswith("client 'phone2': MemoryError: the phone is full")
+    assert {(line["arm"], line["round"]) for line in lines} == {(r.arm, r.round) for r in study.history if r.dropped}
+    assert lines[0]["text"].endswith("client 'phone2': MemoryError: the phone is full")
     logged = [r.getMessage() for r in caplog.records if "phone is full" in r.getMessage()]
     assert len(logged) == 5
-    assert "more of these are counted in silence in fleet.jsonl" in logged[-1]
+    assert "more of these are counted in silence, and noted in the store's log.jsonl" in logged[-1]
 
 
 def test_a_client_that_never_answers_is_dropped_at_the_deadline():
@@ -347,15 +377,21 @@ def test_an_update_that_is_not_finite_is_broken_whatever_it_says():
 
 
 @pytest.mark.parametrize(("limit", "weight"), [(None, 10), (25, None)])
-def test_a_client_that_lies_about_its_examples_does_not_dominate(limit, weight):
+def test_a_client_that_lies_about_its_examples_does_not_dominate(limit, weight, tmp_path):
     grid = grid_of()
     grid.faults[1002] = with_numbers(examples=10**9, validated=10**9)
-    study = tune(grid, fleet_of(grid, most_examples=limit), cohort=6)
+    study = tune(grid, fleet_of(grid, most_examples=limit), cohort=6, store=tmp_path)
     honest = [len(c.train[1]) for c in CLIENTS]
     most = limit or weight * sorted([*(n for i, n in enumerate(honest) if i != 2), 10**9])[2]
     true = sum(min(n, most) for i, n in enumerate(honest) if i != 2) + most
     assert {r.examples for r in study.history} == {true}
-    assert study.problem.faults["capped"] >= study.rounds_used
+    cut = study.problem.faults["capped"]
+    assert cut == sum(r.bounded for r in study.history) >= study.rounds_used
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert len(lines) == cut
+    liar = next(line for line in lines if line["client"] == "phone2")
+    assert f"1000000000 and 1000000000 examples count as {most} and " in liar["text"]
+    assert liar["text"].endswith("if they are true, set most_examples=")
 
 
 def test_clients_of_honest_sizes_are_not_capped():
@@ -376,12 +412,15 @@ def test_vectors_unlike_the_others_are_left_out():
     same(study, dropping(2, method=ft.methods.scaffold, cohort=6))
 
 
-def test_a_study_in_which_nobody_can_work_ends_and_says_why():
+def test_a_study_in_which_nobody_can_work_ends_and_says_why(tmp_path):
     grid = grid_of(task=toys.Raising())
     for app in list(grid.apps):
         grid.faults[app] = error
     with pytest.raises(FleetError, match=r"no client reported in 3 tries; the last: .*the phone is full"):
-        tune(grid)
+        tune(grid, store=tmp_path)
+    lines = (tmp_path / "log.jsonl").read_text().splitlines()
+    assert len(lines) > 9  # three tries of three clients, and what other arms met
+    assert all("the phone is full" in line for line in lines)
 
 
 def test_a_grid_that_fails_says_that_what_was_finished_is_kept(tmp_path):
@@ -395,8 +434,7 @@ def test_a_grid_that_fails_says_that_what_was_finished_is_kept(tmp_path):
     grid.on_push = fail
     with pytest.raises(FleetError, match=r"the grid failed \(ConnectionError: the SuperLink is gone\).*run again"):
         tune(grid, store=tmp_path)
-    kept = stores.read(tmp_path)[2]
-    assert sum(map(len, kept.values())) >= 4
+    assert read(Folder(tmp_path), "it").rounds_used >= 4
     grid.on_push = lambda message: None
     same(tune(grid, store=tmp_path), simulated())
 
@@ -429,7 +467,7 @@ def test_whatever_goes_wrong_the_study_ends_and_its_records_say_so(faults):
     assert study.rounds_used == ROUNDS
     assert sum(r.dropped for r in study.history) == seen["error"] + seen["timeout"] + seen["malformed"]
     assert all(
-        np.isfinite(state.w).all() and abs(state.belief.theta.sum() - 1) < 1e-9 for state in study.states.values()
+        np.isfinite(state.w).all() and abs(state.belief.theta.p.sum() - 1) < 1e-9 for state in states(study).values()
     )
     assert all(r.examples <= 5 * 22 + 10 * 22 for r in study.history)
     assert set(seen) <= {"error", "timeout", "late", "malformed", "capped"}
@@ -480,9 +518,9 @@ def test_who_leaves_is_asked_no_more_and_who_joins_is():
     assert late in places
     assert 1002 in places[:18]
     assert 1002 not in places[30:]
-    assert study.problem.population == 7
+    assert study.problem.population() == 7
     assert study.problem.faults["left"] == 1
-    assert any(client_number("late") in state.memory for state in study.states.values())
+    assert any(client_number("late") in state.memory for state in states(study).values())
     assert study.rounds_used == ROUNDS
 
 
@@ -595,27 +633,26 @@ def test_every_round_is_on_disk_before_the_next_of_its_arm_is_sent(tmp_path):
     def look(message: Message) -> None:
         if message.metadata.message_type == "train.fedtuner":
             about = message.content.config_records["fedtuner"]
-            state = stores.unpack((tmp_path / "arms" / f"{about['arm']}.safetensors").read_bytes(), Path())
-            seen.append(state.round == about["round"])
+            arm, round = about["arm"], about["round"]
+            seen.append(round == 0 or (tmp_path / "states" / f"{arm}-{round}.safetensors").exists())
+            seen.append(read(Folder(tmp_path), "it").round_of(arm) == round)
 
     grid.on_push = look
     tune(grid, store=tmp_path)
-    assert len(seen) == 3 * ROUNDS
+    assert len(seen) == 2 * 3 * ROUNDS
     assert all(seen)
 
 
-def test_stopping_leaves_the_rounds_under_way_and_keeps_the_rest(tmp_path):
+def test_stopping_leaves_the_rounds_under_way_and_keeps_the_rest():
     grid = grid_of()
-    problem = fleet_of(grid)
-    executor = problem.executor(ft.tuning.Setting(ft.methods.fedavg, ft.FedEx(k=2), 3), tmp_path)  # type: ignore[attr-defined]
-    study = simulate(fedex=ft.FedEx(k=2))
-    from fedtuner.legs import Leg
-
-    steps = []
-    for step in executor.advance([Leg(study.arm(0), None, 10)], lambda: len(steps) > 4):
-        steps.append(step)
-    assert [s.state.round for s in steps if s.state] == [0, 1, 2, 3, 4]
+    study = ft.prepare(fleet_of(grid), toys.SPACE, cohort=3)
+    round, blobs = Round(study.setup, study.problem), InMemory().blobs
+    executor = study.problem.executor(round, blobs, None)
     assert isinstance(executor, dispatch.Dispatch)
+    arm, steps = Arm(0, {**defaults(ft.methods.fedavg.client)}, {**defaults(ft.methods.fedavg.server)}), []
+    for step in executor.advance([Advance(arm, round.begin(arm), 10)], lambda: len(steps) > 3):
+        steps.append(step)
+    assert [s.state.round for s in steps if s.state] == [1, 2, 3, 4]
     executor.close()
 
 
@@ -624,7 +661,7 @@ def test_a_finished_study_asks_no_device(tmp_path):
     first.evaluate("test")
     nobody = MemoryGrid()
     again = tune(nobody, ft.flower.Fleet(nobody, toys.Softmax(), clock=nobody.clock), store=tmp_path)
-    assert again.result() == first.result()
+    same(again, first)
     assert again.evaluate("test") == first.evaluate("test")
     assert nobody.sent == []
 
@@ -632,16 +669,33 @@ def test_a_finished_study_asks_no_device(tmp_path):
 def test_an_evaluation_counts_those_who_answer():
     grid = grid_of()
     study = tune(grid)
-    everyone = study.evaluate("test")
     grid.faults[1002] = error
-    some = study._evaluate("test", "mode", "error")
+    some = study.evaluate("test")
     sizes = [len(c.test[1]) for c in CLIENTS]
-    assert some != everyone
     wrong = some["global"] * (sum(sizes) - sizes[2])
     assert wrong == pytest.approx(round(wrong))
     grid.faults = dict.fromkeys(grid.apps, error)
     with pytest.raises(FleetError, match=r"no client answered an evaluation: .*the phone is full"):
-        study._evaluate("test", "mode", "error")
+        study.evaluate("test")
+    grid.faults.clear()
+    assert study.evaluate("test") == simulated().evaluate("test") != some
+
+
+class TestFleet(FederationLaws):
+    """What every federation keeps to."""
+
+    def federation(self) -> ft.flower.Fleet:
+        grid = grid_of()
+        problem = fleet_of(grid)
+        problem.everyone()
+        return problem
+
+
+def test_a_look_at_who_is_present_waits_for_nobody_and_asks_nobody():
+    grid = grid_of()
+    problem = fleet_of(grid)
+    assert list(problem.present()) == []
+    assert (grid.sent, grid.clock.now(), problem.population()) == ([], 1000.0, 0)
 
 
 # Settings
@@ -664,8 +718,9 @@ def test_settings_that_make_no_sense(changed, what):
 
 def test_the_store_knows_the_model_and_not_the_clients(tmp_path):
     tune(grid_of(), store=tmp_path)
-    spec = stores.read_json(tmp_path / "spec.json")
-    assert spec["problem"]["name"] == "flower"
+    begun = read(Folder(tmp_path), "it").begun
+    assert begun.federation["name"] == "flower"
+    assert begun.federation["clients"] == "a fleet of"
     few = grid_of(CLIENTS[:1])
     tune(few, fleet_of(few), store=tmp_path)  # finished: nobody is asked
     other = ft.flower.Fleet(grid_of(), toys.Softmax(features=4))

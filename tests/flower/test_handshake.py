@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +14,9 @@ from test_fleet import CLIENTS, fleet_of, grid_of, tune
 
 import fedtuner as ft
 import toys
+from fedtuner.core.store import Done, Joined
 from fedtuner.errors import FleetError
-from fedtuner.flower import handshake
+from fedtuner.run.store import Folder
 
 
 def test_another_version_is_refused_and_says_so():
@@ -29,28 +30,28 @@ def test_another_version_is_refused_and_says_so():
 
     grid = MemoryGrid()
     grid.add(ft.flower.client_app(toys.Softmax(), lambda context: CLIENTS[0], mods=[older]))
-    with pytest.raises(FleetError, match="its messages are of version 0, the server's of 1: install one fedtuner on b"):
+    with pytest.raises(FleetError, match="its messages are of version 0, the server's of 2: install one fedtuner on b"):
         tune(grid, fleet_of(grid, wait=10.0))
     grid.apps[1000] = app
-    assert fleet_of(grid, least=1).gather()
+    assert fleet_of(grid, least=1).everyone()
 
 
 def test_a_node_that_left_is_forgotten_and_asked_again_when_it_returns():
     grid = grid_of(CLIENTS[:2])
     grid.add(toys_free())
     problem = fleet_of(grid, least=1)
-    problem.gather()
+    problem.everyone()
     assert problem.faults == {"refused": 1}
     assert (len(problem.roster._members), len(problem.roster._refused)) == (2, 1)
     grid.online = {1000}
     grid.clock.sleep(1)
-    problem.gather()
+    problem.everyone()
     assert (len(problem.roster._members), len(problem.roster._refused)) == (1, 0)
     grid.online = {1000, 1001}
-    while len(problem.gather()) < 2:
+    while len(problem.everyone()) < 2:
         grid.clock.sleep(1)
-    assert [problem.id_of(i) for i in problem.available()] == ["phone0", "phone1"]
-    assert problem.population == 2
+    assert [problem.id_of(i) for i in problem.present()] == ["phone0", "phone1"]
+    assert problem.population() == 2
 
 
 def toys_free() -> ft.flower.client_app:  # type: ignore[valid-type]
@@ -66,14 +67,43 @@ def test_a_run_that_continues_with_some_of_the_clients_knows_how_many_there_are(
         tune(grid, method=ft.methods.scaffold, store=tmp_path)
 
     assert toys.forked(run) == -9
-    assert json.loads((tmp_path / "clients.json").read_text()) == [c.id for c in CLIENTS]
+    assert met(tmp_path) == [c.id for c in CLIENTS]
     few = grid_of(CLIENTS[:3])
     study = tune(few, fleet_of(few, least=3), method=ft.methods.scaffold, store=tmp_path)
-    assert study.problem.population == 6
-    assert handshake.read_ids(tmp_path / "clients.json") == [c.id for c in CLIENTS]
+    assert study.problem.population() == 6
+    assert met(tmp_path) == [c.id for c in CLIENTS]
 
 
-def test_ids_are_kept_in_their_order_and_type(tmp_path):
-    handshake.write_ids(tmp_path / "clients.json", ["b10", 10, "b9", 9])
-    assert handshake.read_ids(tmp_path / "clients.json") == [9, 10, "b9", "b10"]
-    assert handshake.read_ids(tmp_path / "none.json") == []
+def met(store: Path) -> list[str | int]:
+    """The clients that a study has met, as its store has them: those that came first are first."""
+    return [id for event in Folder(store).events() if isinstance(event, Joined) for id in event.ids]
+
+
+def test_who_was_met_before_comes_first_and_is_not_met_again():
+    grid = grid_of(CLIENTS[:2])
+    problem = fleet_of(grid, least=2)
+    problem.everyone()
+    assert problem.met() == ["phone0", "phone1"]
+    problem.recall(["phone1", 7, "gone"])
+    assert problem.met() == ["phone1", 7, "gone", "phone0"]
+    assert problem.population() == 4
+    assert [problem.id_of(i) for i in problem.present()] == ["phone0", "phone1"]
+
+
+def test_who_comes_on_the_way_is_written_down_before_the_round_that_counts_them(tmp_path):
+    grid = grid_of()
+    grid.online -= {1005}
+
+    def join(message: Message) -> None:
+        if len(grid.work_sent()) == 12:
+            grid.online |= {1005}
+
+    grid.on_push = join
+    tune(grid, fleet_of(grid, least=3), store=tmp_path)
+    events = list(Folder(tmp_path).events())
+    joined = [n for n, event in enumerate(events) if isinstance(event, Joined)]
+    first = next(
+        n for n, e in enumerate(events) if isinstance(e, Done) and any(r.client == "phone5" for r in e.record.rows)
+    )
+    assert [events[n].ids for n in joined] == [tuple(c.id for c in CLIENTS[:5]), ("phone5",)]
+    assert joined[1] < first

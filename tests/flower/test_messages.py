@@ -1,9 +1,9 @@
-"""Jobs and reports arrive as they were sent, and what is not what it must be is refused."""
+"""Plans, jobs and reports arrive as they were sent, and what is not what it must be is refused."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,25 +18,20 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from memory_grid import over_the_wire
 
-from fedtuner.errors import SpecError, TaskError
-from fedtuner.federation import Report, Try
+import toys
+from fedtuner import methods
+from fedtuner.core.method import Optimiser
+from fedtuner.core.model import NOTHING, Metric, Metrics
+from fedtuner.core.records import Choice, Job, Plan, Report, Tried
+from fedtuner.errors import SpecError
 from fedtuner.flower import messages
-from fedtuner.flower.messages import (
-    Flat,
-    MalformedError,
-    job_content,
-    job_of,
-    order_of,
-    reason_of,
-    report_content,
-    report_of,
-)
-from fedtuner.flower.model import Arrays
-from fedtuner.flower.replies import TIMES, Fitting, bounded
-from fedtuner.methods.base import Job, Update
-from fedtuner.task import Metrics
+from fedtuner.flower.messages import job_content, plan_of, plan_records, reason_of, report_content
+from fedtuner.flower.replies import Expected, expected
+from fedtuner.flower.wire import Arrays, Flat, MalformedError, Wire
+from fedtuner.methods.momentum import sgd
 
 WIRE = Flat(4)
+NOTHING_SENT = np.zeros(0, np.float32)
 floats = st.floats(width=32, allow_nan=True, allow_infinity=True)
 vectors = arrays(np.float32, 4, elements=floats)
 values = st.one_of(st.floats(allow_nan=False), st.integers(-(2**62), 2**62), st.text(max_size=5), st.booleans())
@@ -44,18 +39,21 @@ configs = st.dictionaries(st.text(min_size=1, max_size=8), values, max_size=4)
 numbers = st.floats(0, 1)
 jobs = st.builds(
     Job,
+    client=st.just(0),
+    choices=st.lists(st.builds(Choice, st.integers(0, 80), configs), min_size=1, max_size=3).map(tuple),
+    memory=st.dictionaries(st.sampled_from(["last", "visits"]), vectors),
+)
+plans = st.builds(
+    Plan,
     seed=st.integers(-(2**90), 2**90),
     arm=st.integers(0, 10**6),
     round=st.integers(0, 10**6),
-    client=st.just(0),
-    candidate=st.integers(0, 80),
-    config=configs,
+    split=st.sampled_from(["train", "valid", "test"]),
     server=configs,
+    progress=st.floats(0, 1),
     w=vectors,
     slots=st.dictionaries(st.sampled_from(["momentum", "control"]), vectors),
-    memory=st.dictionaries(st.sampled_from(["last", "visits"]), vectors),
-    split=st.sampled_from(["train", "valid", "test"]),
-    others=st.lists(st.tuples(st.integers(0, 80), configs), max_size=3).map(tuple),
+    jobs=jobs.map(lambda job: (job,)),
 )
 
 
@@ -66,143 +64,170 @@ def sent(content: RecordDict) -> RecordDict:
     return over_the_wire(message).content
 
 
-def text(record: Any) -> str:
+def text(thing: Any) -> str:
     """A record with its arrays to the bit; NaN is equal to itself."""
-    plain = lambda v: (v.dtype, v.shape, v.tobytes()) if isinstance(v, np.ndarray) else repr(v)  # noqa: E731
-    found = {f.name: getattr(record, f.name) for f in fields(record)}
-    return repr(
-        {n: {k: plain(x) for k, x in sorted(v.items())} if isinstance(v, dict) else plain(v) for n, v in found.items()}
-    )
+    if isinstance(thing, np.ndarray):
+        return repr((thing.dtype, thing.shape, thing.tobytes()))
+    if is_dataclass(thing):
+        return repr([(f.name, text(getattr(thing, f.name))) for f in fields(thing)])
+    if isinstance(thing, dict):
+        return repr(sorted((name, text(value)) for name, value in thing.items()))
+    return repr([text(x) for x in thing]) if isinstance(thing, (tuple, list)) else repr((type(thing), thing))
 
 
 @settings(max_examples=60, deadline=None)
-@given(jobs)
-def test_a_job_arrives_as_it_was_sent(job):
-    """Every field of it: a field that is added and does not travel fails here."""
-    arrived = job_of(sent(job_content(job, "fedavg", WIRE.record(job.w))), WIRE)
-    assert text(arrived) == text(job)
-    assert [type(v) for v in arrived.config.values()] == [type(v) for v in job.config.values()]
+@given(plans)
+def test_a_plan_and_a_job_arrive_as_they_were_sent(plan):
+    """Every field of them: a field that is added and does not travel fails here."""
+    arrived = sent(job_content(plan_records(plan, "fedavg", WIRE.record(plan.w)), plan.jobs[0]))
+    name, there = plan_of(arrived)
+    assert name == "fedavg"
+    assert text(replace(there, w=WIRE.vector(arrived.array_records["arrays"]))) == text(plan)
+
+
+def test_the_jobs_of_a_plan_share_what_all_clients_are_sent():
+    made = plan(slots={"momentum": np.ones(4, np.float32)}, jobs=(job(), job(2)))
+    shared = plan_records(made, "fedavg", WIRE.record(made.w))
+    one, two = (job_content(shared, j) for j in made.jobs)
+    assert {name for name in one if one[name] is two[name]} == {"fedtuner", "arrays", "slots"}
+    assert set(one) == set(two) == {"fedtuner", "arrays", "slots", "job"}
 
 
 metrics = st.builds(Metrics, loss=numbers, error=numbers, count=st.just(7))
+finite = arrays(np.float32, 4, elements=st.floats(-1, 1, width=32))
+remembering = replace(methods.scaffold, memory={"last": "all", "visits": (4,)}, extra={"control": "all"})
 
 
 @settings(max_examples=60, deadline=None)
-@given(jobs, st.data())
-def test_a_report_arrives_as_it_was_sent(job, data):
-    before, after = data.draw(metrics), data.draw(metrics)
-    update = Update(
-        data.draw(arrays(np.float32, 4, elements=st.floats(-1, 1, width=32))),
-        {"control": data.draw(arrays(np.float32, 4, elements=st.floats(-1, 1, width=32)))},
-        data.draw(st.dictionaries(st.sampled_from(["last", "visits"]), vectors)),
+@given(plans, st.data())
+def test_a_report_arrives_as_it_was_sent(made, data):
+    asked = made.jobs[0]
+    tried = tuple(Tried(choice.label, data.draw(metrics), data.draw(metrics)) for choice in asked.choices)
+    memory = data.draw(st.dictionaries(st.sampled_from(["last", "visits"]), vectors))
+    report = Report(
+        0, data.draw(finite), {"control": data.draw(finite)}, memory, data.draw(st.integers(0, 10**9)), tried, True
     )
-    tried = tuple(Try(j, data.draw(metrics), data.draw(metrics)) for j, _ in job.others)
-    report = Report(job.client, job.candidate, update, data.draw(st.integers(0, 10**9)), before, after, True, tried)
-    content = report_content(WIRE.record(update.w), report.examples, before, after, update.extra, update.memory, tried)
-    arrived = report_of(sent(content), job, WIRE, 1.0)
-    assert text(arrived.update) == text(update)
-    assert text(replace(arrived, update=update)) == text(report)
+    content = report_content(report, WIRE.record(report.change))
+    reads = reader(made, remembering)
+    assert text(reads.read(sent(content), asked)) == text(report)
 
 
-def job(**changed: Any) -> Job:
-    return replace(Job(1, 2, 3, 0, 1, {"lr": 0.1}, {}, np.zeros(4, np.float32)), **changed)
+class Four(toys.Softmax):
+    """A model of four entries, of which three have gradients."""
+
+    size, trainable = 4, 3
+
+    def __init__(self, worst: float = 1.0) -> None:
+        self.metric = Metric(worst=worst)
 
 
-def report(w: Any = None, examples: int = 5, count: int = 3, loss: float = 0.5, extra: Any = None) -> Report:
-    measured = Metrics(loss, 0.25, count)
-    update = Update(np.zeros(4, np.float32) if w is None else w, extra or {})
-    return Report(0, 1, update, examples, measured, measured, True)
+def job(tried: int = 1, **changed: Any) -> Job:
+    return replace(Job(0, tuple(Choice(j, {"lr": 0.1}) for j in range(tried))), **changed)
+
+
+def plan(**changed: Any) -> Plan:
+    w = np.full(4, 2, np.float32)
+    return replace(Plan(1, 2, 3, "valid", {"optimiser": "sgd"}, 0.5, w, {}, (job(),)), **changed)
+
+
+def reader(made: Plan | None = None, method: Any = methods.fedavg, wire: Wire = WIRE, worst: float = 1.0) -> Expected:
+    made = plan() if made is None else made
+    return expected(replace(made, server={**made.server, "optimiser": "sgd"}), method, Four(worst), wire)
+
+
+def reply(*measured: Metrics, change: Any = None, extra: Any = None, memory: Any = None) -> RecordDict:
+    """A report with the same metrics before and after, one for each choice."""
+    change = np.zeros(4, np.float32) if change is None else change
+    tried = tuple(Tried(j, m, m) for j, m in enumerate(measured or (Metrics(0.5, 0.25, 3),)))
+    made = Report(0, change, extra or {}, memory or {}, 5, tried, True)
+    return report_content(made, WIRE.record(change))
 
 
 def test_numbers_of_numpy_travel_too():
-    content = job_content(job(config={"lr": np.float64(0.1), "epochs": np.int64(3)}), "fedavg", WIRE.record(job().w))
-    assert dict(sent(content).config_records["config"]) == {"lr": 0.1, "epochs": 3}
+    config = {"lr": np.float64(0.1), "epochs": np.int64(3), "wide": np.bool_(True), "mu": np.float32(0.5)}
+    made = plan(server=config, jobs=(job(choices=(Choice(0, config),)),))
+    _, there = plan_of(sent(job_content(plan_records(made, "fedavg", WIRE.record(made.w)), made.jobs[0])))
+    assert there.jobs[0].config == there.server == {"lr": 0.1, "epochs": 3, "wide": True, "mu": 0.5}
+    assert [type(v) for v in there.jobs[0].config.values()] == [float, int, bool, float]
 
 
 def test_a_message_of_another_version_is_refused(monkeypatch):
-    content = job_content(job(), "fedavg", WIRE.record(job().w))
-    monkeypatch.setattr(messages, "VERSION", 2)
-    with pytest.raises(MalformedError, match="messages of version 1, but this side has 2: update fedtuner"):
-        order_of(content)
+    content = job_content(plan_records(plan(), "fedavg", WIRE.record(plan().w)), job())
+    monkeypatch.setattr(messages, "VERSION", 3)
+    with pytest.raises(MalformedError, match="messages of version 2, but this side has 3: update fedtuner"):
+        plan_of(content)
     with pytest.raises(MalformedError, match="no 'fedtuner' in a message"):
-        order_of(RecordDict())
+        plan_of(RecordDict())
 
 
 def test_a_client_without_validation_data_says_nothing():
-    nothing = Metrics(math.nan, math.nan, 0)
-    arrived = report_of(report_content(WIRE.record(job().w), 5, nothing, nothing, {}, {}), job(), WIRE, 1.0)
+    arrived = reader().read(reply(NOTHING), job())
     assert (arrived.before.count, arrived.after.count, arrived.examples) == (0, 0, 5)
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_is_infinite_and_the_error_the_worst(loss):
-    bad = Metrics(loss, 0.0, 3)
-    arrived = report_of(report_content(WIRE.record(job().w), 5, bad, bad, {}, {}), job(), WIRE, 1.0)
+    arrived = reader().read(reply(Metrics(loss, 0.0, 3)), job())
     assert arrived.after == Metrics(math.inf, 1.0, 3)
     assert arrived.finite
 
 
 def test_an_error_may_be_anything_where_it_is_no_rate():
     fine = Metrics(0.5, 300.0, 3)
-    content = report_content(WIRE.record(job().w), 5, fine, fine, {}, {})
-    assert report_of(content, job(), WIRE, math.inf).after == fine
+    assert reader(worst=math.inf).read(reply(fine), job()).after == fine
     with pytest.raises(MalformedError, match=r"an error of 300.0, but it must be from 0 to 1"):
-        report_of(content, job(), WIRE, 1.0)
+        reader().read(reply(fine), job())
+
+
+def test_labels_are_those_of_the_job_whatever_a_client_says():
+    asked = job(choices=(Choice(7, {}), Choice(2, {})))
+    arrived = reader().read(reply(Metrics(0.5, 0.25, 3), Metrics(0.25, 0.5, 3)), asked)
+    assert [(t.label, t.after.loss) for t in arrived.tried] == [(7, 0.5), (2, 0.25)]
+    with pytest.raises(MalformedError, match=r"loss_before = \[0.5\], but must be a list of 2 numbers"):
+        reader().read(reply(Metrics(0.5, 0.25, 3)), asked)
+
+
+def test_a_change_that_is_not_finite_is_broken_and_only_its_own_value_the_worst():
+    fine = Metrics(0.5, 0.25, 3)
+    arrived = reader().read(reply(fine, fine, change=np.array([0, np.inf, 0, 0], np.float32)), job(2))
+    assert not arrived.finite
+    assert [t.after for t in arrived.tried] == [Metrics(math.inf, 1.0, 3), fine]
+    assert arrived.before == fine
+
+
+three, four = np.zeros(3, np.float32), np.zeros(4, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("given_", "why"),
+    [
+        ({"extra": {}}, r"extra has \[\], but the method declares \['control'\]"),
+        ({"extra": {"control": three, "more": three}}, r"extra has \['control', 'more'\], but the method declares"),
+        ({"extra": {"control": four}}, r"extra: 'control' is of shape \(4,\) and type float32, but .* \(3,\)"),
+        ({"extra": {"control": three.astype(np.float64)}}, r"type float64, but the method declares \(3,\) of float32"),
+        ({"memory": {"contrl": three}}, r"memory has \['contrl'\], but the method declares \['control'\]"),
+        ({"memory": {"control": four}}, r"memory: 'control' is of shape \(4,\)"),
+    ],
+)
+def test_vectors_that_the_method_does_not_declare_are_refused(given_, why):
+    reads, fine = reader(method=methods.scaffold), {"extra": {"control": three}, "memory": {"control": three}}
+    assert reads.read(reply(**fine), job()).finite
+    assert reads.read(reply(**{**fine, "memory": {}}), job()).memory == {}  # what is remembered may be nothing
+    with pytest.raises(MalformedError, match=why):
+        reads.read(reply(**{**fine, **given_}), job())
+
+
+def test_what_the_servers_optimiser_asks_for_is_declared_by_it():
+    own = Optimiser("own", "", sgd.step, sgd.hypers, lambda change: {"squares": np.array([change @ change])})
+    method, made = methods.scaffold.with_optimiser(own), plan(server={"optimiser": "own"})
+    assert expected(made, method, Four(), WIRE).extra == {"control": (3,), "squares": (1,)}
+    assert expected(made, methods.fedavg.with_optimiser(own), Four(), Arrays([np.zeros(4)])).extra == {}
 
 
 def test_the_reason_of_a_traceback_is_its_last_line():
     assert reason_of('Traceback:\n  File "x.py"\nValueError: no data\n\n') == "ValueError: no data"
     assert reason_of(None) == "no reason given"
     assert len(reason_of("x" * 5000)) == 300
-
-
-# What is believed
-
-
-@given(
-    st.lists(st.one_of(st.none(), st.integers(0, 10**12)), min_size=1, max_size=9), st.none() | st.integers(1, 10**6)
-)
-def test_no_client_weighs_more_than_it_may(sizes, most):
-    reports = [None if n is None else report(examples=n, count=n) for n in sizes]
-    kept = bounded(reports, most)
-    positive = sorted(n for n in sizes if n)
-    limit = most if most is not None else TIMES * positive[(len(positive) - 1) // 2] if positive else 0
-    for before, after in zip(reports, kept, strict=True):
-        assert (before is None) == (after is None)
-        if before is not None and after is not None:
-            assert after.examples == after.before.count == after.after.count == min(before.examples, limit)
-            if before.examples <= limit:
-                assert after is before
-
-
-@given(st.lists(st.integers(1, 1000), min_size=2, max_size=9), st.integers(10**6, 10**15))
-def test_a_liar_among_honest_clients_weighs_at_most_ten_of_them(honest, lie):
-    kept = bounded([report(examples=n) for n in [*honest, lie]], None)
-    assert kept[-1] is not None
-    assert kept[-1].examples <= TIMES * max(honest)
-
-
-def test_vectors_that_differ_from_most_are_left_out():
-    usual, odd = {"control": np.zeros(4, np.float32)}, {"control": np.zeros(3, np.float32)}
-    reports = [report(extra=odd), None, report(extra=usual), report(extra=usual), report()]
-    tried = []
-
-    def aggregate(one: Report) -> None:
-        tried.append(one)
-        one.update.extra["control"]
-
-    fitting = Fitting()
-    kept, out = fitting(reports, {}, aggregate)
-    assert kept == [None, None, reports[2], reports[3], None]
-    assert list(out) == [0, 4]
-    assert out[0] == "its vectors are unlike the other clients'"
-    assert out[4] == "its vectors cannot be aggregated (KeyError: 'control')"
-    assert len(tried) == 3  # one of each kind
-    alike = [report(extra=usual), None]
-    assert fitting(alike, {}, aggregate) == (alike, {})
-    assert len(tried) == 3  # a kind is tried once, beside the same slots
-    fitting(alike, usual, aggregate)
-    assert len(tried) == 4
 
 
 # Arrays of an app
@@ -226,7 +251,7 @@ def test_arrays_come_back_in_their_names_order_shapes_and_types():
         back = record[name].numpy()
         assert (back.dtype, back.shape) == (array.dtype, array.shape)
         assert np.array_equal(back, array)
-    assert np.array_equal(model.vector(record), w)
+    assert not model.change(record, w).any()
     w[-3] = 7.6  # the mean of whole numbers is rounded
     assert model.record(w)["steps"].numpy() == 8
     assert model.initial(0)[-3] == 7
@@ -238,11 +263,25 @@ def test_a_list_of_arrays_and_an_array_record_are_the_same():
     assert Arrays(weights).trainable == 6
 
 
+def test_the_change_of_an_apps_arrays_is_the_difference_in_float32():
+    model = Arrays({"a": np.zeros(2), "n": np.array(3)})
+    w = np.array([0.1, -0.2, 3], np.float32)
+    returned = ArrayRecord({"a": Array(np.array([0.3, 1.7])), "n": Array(np.array(5))})
+    expected_ = np.array([0.3, 1.7, 5], np.float32) - w
+    assert model.change(returned, w).tobytes() == expected_.tobytes()
+    huge = ArrayRecord({"a": Array(np.array([1e300, 0])), "n": Array(np.array(5))})
+    assert not np.isfinite(model.change(huge, w)).all()  # and no warning
+    arrived = reader(plan(w=w, jobs=(job(),)), wire=model).read(
+        report_content(Report(0, NOTHING_SENT, {}, {}, 5, (Tried(0, NOTHING, NOTHING),), True), returned), job()
+    )
+    assert arrived.change.tobytes() == expected_.tobytes()
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         (lambda r: r.pop("1"), r"arrays that only one side has: \['1'\]"),
-        (lambda r: r.__setitem__("1", Array(np.zeros(3))), r"array '1' has shape \(3,\) and type float64, but the"),
+        (lambda r: r.__setitem__("1", Array(np.zeros(3))), r"array '1' is of shape \(3,\), but must be of \(2,\)"),
         (lambda r: r.__setitem__("1", Array(np.array(["a", "b"]))), "type <U1"),
         (lambda r: r.__setitem__("1", Array("float64", (2,), "numpy.ndarray", b"junk")), "an array cannot be read"),
     ],
@@ -252,19 +291,19 @@ def test_arrays_that_are_not_the_models_are_refused(change, why):
     record = model.record(model.initial(0))
     change(record)
     with pytest.raises(MalformedError, match=why):
-        model.vector(record)
+        model.change(record, model.initial(0))
 
 
-def test_a_model_without_arrays_and_work_on_the_server_are_refused():
+def test_a_model_without_arrays_is_refused():
     with pytest.raises(SpecError, match="the model has no arrays"):
         Arrays([])
     with pytest.raises(SpecError, match="array 'name' is of type"):
         Arrays({"name": "text"})
-    model = Arrays([np.zeros(2)])
-    for act in (
-        lambda: model.prepare(None),
-        lambda: model.training(None, {}, 0),
-        lambda: model.evaluate(model.first, 0),
-    ):
-        with pytest.raises(TaskError, match="code of their own"):
-            act()
+
+
+def test_arrays_are_a_model_that_clients_train():
+    model = Arrays([np.zeros(2)], worst_error=math.inf)
+    assert model.own_training
+    assert model.metric.worst == math.inf
+    assert model.start is not None
+    assert not any(hasattr(model, name) for name in ("prepare", "training", "evaluate"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,15 +19,15 @@ from memory_grid import MemoryGrid
 
 import fedtuner as ft
 import toys
-from fedtuner import fedex as fx
-from fedtuner.arm import begin, cohort, fold, signal, work
+from fedtuner.core.model import Metrics
+from fedtuner.core.records import Plan, Record, Report, Seen, State, Tried
+from fedtuner.core.round import Round, measured
+from fedtuner.core.tally import Weights
 from fedtuner.errors import FleetError, SpecError
-from fedtuner.federation import Report
-from fedtuner.flower import SecAgg
-from fedtuner.flower.secure import contribution, totals
-from fedtuner.methods.base import Job, Update
+from fedtuner.flower import SecAgg, secure
+from fedtuner.flower.secure import Offer, Scale, contribution, order, tally_of
 from fedtuner.rng import stream
-from fedtuner.task import Metrics
+from fedtuner.tuners import fedex as fx
 
 CLIENTS = toys.clients(6)
 RANGES = SecAgg(clip=4.0, most_examples=50)  # the count of batches in w changes by more than 1
@@ -52,19 +52,29 @@ def tune(grid: MemoryGrid, problem: Any = None, **changed: Any) -> ft.Study:
     return toys.tune(**(usual | changed))
 
 
-def in_the_open(study: ft.Study, secret: str = "hush") -> Any:
-    """The study's first arm, folded from the reports themselves; clients draw as they do behind the masks."""
-    problem, setting, arm = toys.problem(), study.setting, study.arm(0)
-    state = begin(setting, problem, arm)
+def in_the_open(study: ft.Study, secret: str = "hush") -> tuple[State, Record]:
+    """The study's first arm, settled from the reports themselves; clients draw as they do behind the masks."""
+    problem, setup, arm = toys.problem(), study.setup, study.journal.arms[0]
+    round = Round(setup, problem)
+    state = round.begin(arm)
     for t in range(SCHEDULE.longest):
-        reports = []
-        for i in cohort(setting, problem, arm, t):
-            rng = stream(setting.seed, "choose", arm.id, t, problem.id_of(i), secret)
-            j = fx.choose(state.belief, 1, rng, setting.fedex.cutoff)[0]
-            job = Job(setting.seed, arm.id, t, i, j, arm.candidates[j], arm.server, state.w)
-            reports.append(work(setting.method, problem, job))
-        state, record = fold(setting, problem, arm, state, reports)
+        plan = round.plan(arm, state, problem.present())
+        jobs = []
+        for job in plan.jobs:
+            own = (arm.id, t, problem.id_of(job.client), secret)
+            (choices,) = setup.tuner.choose(state.belief, 1, lambda use, own=own: stream(setup.seed, use, *own))
+            jobs.append(replace(job, choices=choices))
+        plan = replace(plan, jobs=tuple(jobs))
+        state, record = round.settle(arm, state, round.tally(plan, [round.work(plan, job) for job in plan.jobs]))
     return state, record
+
+
+def evaluated(study: ft.Study, clients: int = 6) -> dict[str, float]:
+    """The winner's error on the first clients, from the reports themselves."""
+    round, key = Round(study.setup, toys.problem()), study.winner
+    plan = round.survey(study.journal.arms[key[0]], study.state(key), range(clients), "test")
+    tally = round.tally(plan, [measured(round.work(plan, job)) for job in plan.jobs])
+    return {"global": tally.before.error, "personalized": tally.after.error}
 
 
 @pytest.mark.parametrize(
@@ -74,31 +84,30 @@ def in_the_open(study: ft.Study, secret: str = "hush") -> Any:
         {"method": ft.methods.fedprox, "fedex": ft.FedEx(k=4, eps=1, metric="loss", step="adaptive")},
         {"method": ft.methods.reptile, "fedex": ft.FedEx(k=2, eps=1, signal="improvement"), "target": "global"},
         {"fedex": None},
+        {"fedex": ft.FedEx(k=3, eps=1, cutoff=5.0)},
     ],
-    ids=["fedavg", "fedprox by loss", "reptile by improvement", "no fedex"],
+    ids=["fedavg", "fedprox by loss", "reptile by improvement", "no fedex", "a mode that stays"],
 )
 def test_the_sums_give_what_the_reports_would(changed):
     """End to end with Flower's own mod and workflow: up to the rounding that masks need."""
     study = tune(grid_of(), **changed)
     state, record = in_the_open(study)
-    ours, last = study.states[0], study.records[0][-1]
+    ours, last = study.state((0, SCHEDULE.longest)), study.history[-1]
     assert ours.w == pytest.approx(state.w, abs=2e-5)
-    assert ours.belief.theta == pytest.approx(state.belief.theta, abs=2e-4)
-    assert ours.belief.baseline == pytest.approx(state.belief.baseline, abs=1e-5)
+    assert study.best.theta == pytest.approx(study.setup.tuner.offers(state.belief)[1], abs=2e-4)
+    assert (last.trainings, last.bounded, last.rows) == (5, 0, ())
     assert (last.clients, last.dropped, last.broken) == (record.clients, record.dropped, record.broken) == (5, 0, 0)
     assert (last.examples, last.validated, last.mode) == (record.examples, record.validated, record.mode)
     for name in ("loss_before", "loss_after", "error_before", "error_after", "loss", "error", "confidence"):
         assert getattr(last, name) == pytest.approx(getattr(record, name), abs=2e-4)
-    if study.setting.fedex.k > 1:
-        assert not np.allclose(ours.belief.theta, 1 / ours.belief.theta.size)  # it has learned something
+    if getattr(study.setup.tuner, "cutoff", 5.0) < 5.0:
+        assert ours.belief.theta.baseline == pytest.approx(state.belief.theta.baseline, abs=1e-5)
+        assert not np.allclose(study.best.theta, 1 / study.best.theta.size)  # it has learned something
 
 
 def test_an_evaluation_is_a_sum_too():
     study = tune(grid_of())
-    plain = toys.tune(method=ft.methods.fedavg, schedule=SCHEDULE, cohort=5)
-    plain.states[study.best.arm] = study.states[study.best.arm]
-    plain.winner = study.best.arm
-    assert study.evaluate("test") == pytest.approx(plain.evaluate("test"), abs=1e-4)
+    assert study.evaluate("test") == pytest.approx(evaluated(study), abs=1e-4)
     with pytest.raises(SpecError, match='config = "sample", but with secure aggregation'):
         study.evaluate("test", "sample")
 
@@ -109,7 +118,7 @@ def test_nothing_but_masked_vectors_leaves_a_client():
     grid.faults = dict.fromkeys(grid.apps, lambda reply: replies.append(reply) or reply)
     study = tune(grid, schedule=ft.random_search(budget=1, longest=1))
     assert len(replies) == 4 * 5
-    size = study.problem.task.size
+    size = study.problem.model.size
     names: set[str] = set()
     for reply in replies:
         names |= set(reply.content)
@@ -139,8 +148,21 @@ def test_what_the_server_sends_names_no_candidate():
     assert len(asked) == 5
     for config in asked:
         what = json.loads(str(config["fedtuner"]))
-        assert "candidate" not in what
-        assert len(what["candidates"]) == 3
+        assert not {"candidate", "choice", "label"} & what.keys()
+        assert len(what["configs"]) == 3
+
+
+def test_a_client_imports_nothing_that_a_server_names():
+    table = {"kind": "subprocess:Popen", "args": ["true"]}
+    with pytest.raises(SpecError, match=r"tuner = 'subprocess:Popen', but with secure aggregation clients know only"):
+        secure._tuner_of(table)
+    with pytest.raises(SpecError, match=r"tuner = 'test_secure:Own', but with secure aggregation clients know only"):
+        tune(grid_of(), fedex=None, tuner=Own(k=3))
+
+
+@dataclass(frozen=True)
+class Own(ft.FedEx):
+    """A tuner that the devices do not have."""
 
 
 def test_draws_are_the_clients_own():
@@ -260,36 +282,45 @@ def test_who_leaves_joins_and_restarts_is_seen_between_rounds():
     tune(grid, problem, cohort=10, schedule=ft.random_search(budget=6, longest=6))
     assert rounds[0] == set(range(1000, 1006))
     assert rounds[-1] == {1000, 1001, 1004, 1005, late, reborn}
-    assert problem.population == 7
+    assert problem.population() == 7
     assert problem.faults["left"] == 2
 
 
 def test_an_evaluation_of_many_is_several_sums(monkeypatch):
     grid = grid_of()
     study = tune(grid, fleet_of(grid, least=3))
-    whole = study.evaluate("test")
+    grid.online -= {1005}
+    some = study.evaluate("test")
+    assert some == pytest.approx({**evaluated(study, 5), "missing": 1}, abs=1e-4)
+    grid.online |= {1005}
     sent = len(grid.sent)
-    with monkeypatch.context() as patch:
-        patch.setattr("fedtuner.flower.secure.MOST", 3)
-        assert study._evaluate("test", "mode", "error") == pytest.approx(whole, abs=1e-4)
+    monkeypatch.setattr("fedtuner.flower.secure.MOST", 3)
+    study.problem.least = 6
+    assert study.evaluate("test") == pytest.approx(evaluated(study), abs=1e-4)
     setups = [
         m.content.config_records["secaggplus_configs"].get("sample_num") for m in grid.sent[sent:]
         if m.metadata.message_type == "train"
     ]  # fmt: skip
     assert [n for n in setups if n] == [3] * 6
-    grid.online -= {1005}
-    assert study._evaluate("test", "mode", "error")["missing"] == 1
+
+
+def report(w: Any, examples: int, before: Metrics, after: Metrics, label: int = 0, finite: bool = True) -> Report:
+    return Report(0, np.asarray(w, np.float32), {}, {}, examples, (Tried(label, before, after),), finite)
+
+
+def scale(fed: ft.FedEx) -> Scale:
+    return Scale.of(RANGES, fed.metric, 1.0)
 
 
 def test_an_update_that_breaks_adds_nothing_to_the_model_and_the_worst_to_theta():
-    nan = Update(np.full(4, np.nan, np.float32))
-    broken = Report(0, 1, nan, 9, Metrics(0.5, 0.5, 4), Metrics(math.inf, 1.0, 4), False)
-    vectors = contribution(broken, np.zeros(4, np.float32), 3, ft.FedEx(), RANGES, 1.0)
-    sums = totals([np.asarray(v) for v in vectors], 1, ft.FedEx(), RANGES, 1.0)
-    assert (sums.broken, sums.examples, sums.counts.tolist()) == (1, 0, [0, 4, 0])
-    assert sums.values == pytest.approx([0, 4, 0])
-    assert not sums.change.any()
-    assert (sums.after.loss, sums.after.error) == (RANGES.most_loss, 1.0)
+    fed, nan = ft.FedEx(k=3), np.full(4, np.nan)
+    broken = report(nan, 9, Metrics(0.5, 0.5, 4), Metrics(math.inf, 1.0, 4), 1, finite=False)
+    vectors = contribution(broken, fed.value(broken.tried[0]), 3, scale(fed))
+    tally = tally_of(vectors, 1, scale(fed))
+    assert (tally.broken, tally.trained, tally.examples, tally.change) == (1, 0, 0, None)
+    assert [(s.labels, s.weight) for s in tally.seen] == [((1,), 4)]
+    assert tally.seen[0].values == pytest.approx((1.0,))
+    assert (tally.after.loss, tally.after.error) == (RANGES.most_loss, 1.0)
 
 
 def test_a_study_with_masks_continues(tmp_path):
@@ -308,9 +339,11 @@ def test_a_study_with_masks_continues(tmp_path):
     [
         ({"method": ft.methods.scaffold}, "method = scaffold, .* use one of fedavg, fedprox, reptile"),
         ({"method": ft.methods.feddyn}, "method = feddyn"),
+        ({"method": ft.methods.maml}, "method = maml"),
+        ({"screens": (Weights(),)}, "screens and privacy look at single reports"),
         ({"cohort": 2}, "cohort = 2, but a secure sum needs 3 clients"),
         ({"cohort": 1001}, "cohort = 1001, but a secure sum holds 1000 clients at most"),
-        ({"fedex": ft.FedEx(k=3, tries="all")}, "fedex.tries = all"),
+        ({"fedex": ft.FedEx(k=3, tries="all")}, "fedex.tries = 3, but with secure aggregation a client tries one"),
     ],
 )
 def test_what_sums_cannot_carry_is_refused_before_the_work(changed, why, tmp_path):
@@ -352,61 +385,76 @@ one = st.tuples(st.integers(0, 4), finite, st.integers(0, 1000))
     st.floats(-5, 5),
 )
 def test_theta_needs_only_sums(reports, log_theta, step, gamma, past):
-    belief = fx.Belief(fx._normalise(np.array(log_theta)), past, 1.0)
+    """One mean per label, seen with the weight of its clients, moves theta as the clients themselves do."""
+    tuner = ft.FedEx(k=5, step=step)
+    belief = fx.Belief(({},) * 5, gamma, fx.Theta(fx._normalise(np.array(log_theta)), past, 1.0))
+    single, summed = [Seen((j,), (v,), n) for j, v, n in reports], []
+    for j in range(5):
+        mine = [(v, n) for k, v, n in reports if k == j and n]
+        if mine:
+            total = sum(n for _, n in mine)
+            summed.append(Seen((j,), (sum(n * v for v, n in mine) / total,), total))
+    whole, means = (tuner.update(belief, seen).theta for seen in (single, summed))
     choices, values, weights = (list(x) for x in zip(*reports, strict=True))
-    sums, counts = np.zeros(5), np.zeros(5)
-    for j, v, n in reports:
-        sums[j] += n * v
-        counts[j] += n
-    whole = fx.exponentiate(belief, choices, values, weights, step, gamma)
-    summed = fx.exponentiate_sums(belief, sums, counts, step, gamma)
-    kept = fx.gradient(belief, choices, values, weights)
+    kept = fx.gradient(belief.theta, choices, values, weights)
     if np.abs(kept).max() > 1e-6:  # else what is left is rounding, of which an aggressive step makes a full one
-        assert summed.theta == pytest.approx(whole.theta, abs=1e-5)
-    assert summed.past == pytest.approx(whole.past, rel=1e-9, abs=1e-9)
-    assert summed.mass == whole.mass
+        assert means.p == pytest.approx(whole.p, abs=1e-5)
+    assert means.past == pytest.approx(whole.past, rel=1e-9, abs=1e-9)
+    assert means.mass == whole.mass
 
 
 @settings(max_examples=60)
 @given(st.data())
 def test_contributions_add_up_to_the_sums(data):
     """Without the masks: what is packed is what is unpacked, for any clients."""
-    k, w = 3, np.zeros(4, np.float32)
-    numbers = st.floats(0, 1, width=32)
+    k, numbers = 3, st.floats(0, 1, width=32)
     fed = data.draw(st.sampled_from([ft.FedEx(k=k), ft.FedEx(k=k, metric="loss"), ft.FedEx(k=k, signal="improvement")]))
     reports = []
     for _ in range(data.draw(st.integers(1, 6))):
-        before, after = (Metrics(data.draw(numbers), data.draw(numbers), 0) for _ in range(2))
         count = data.draw(st.integers(0, 50))
-        before, after = replace(before, count=count), replace(after, count=count)
-        update = Update(np.array([data.draw(st.floats(-1, 1, width=32)) for _ in range(4)], np.float32))
-        reports.append(
-            Report(0, data.draw(st.integers(0, k - 1)), update, data.draw(st.integers(0, 50)), before, after, True)
-        )
-    parts = [contribution(r, w, k, fed, RANGES, 1.0) for r in reports]
+        before, after = (Metrics(data.draw(numbers), data.draw(numbers), count) for _ in range(2))
+        change = [data.draw(st.floats(-1, 1, width=32)) for _ in range(4)]
+        label = data.draw(st.integers(0, k - 1))
+        reports.append(report(change, data.draw(st.integers(0, 50)), before, after, label))
+    parts = [contribution(r, fed.value(r.tried[0]), k, scale(fed)) for r in reports]
     assert all(np.abs(v).max() <= RANGES.clip for p in parts for v in p)
-    mean = [np.mean([p[n] for p in parts], axis=0) for n in range(2)]
-    sums = totals(mean, len(reports), fed, RANGES, 1.0)
+    tally = tally_of([np.mean([p[n] for p in parts], axis=0) for n in range(2)], len(reports), scale(fed))
     total = sum(r.examples for r in reports)
-    assert (sums.clients, sums.broken, sums.examples) == (len(reports), 0, total)
+    assert (tally.reported, tally.trainings, tally.broken, tally.examples) == (len(reports), len(reports), 0, total)
+    seen = {s.labels[0]: s for s in tally.seen}
     for j in range(k):
-        mine = [r for r in reports if r.candidate == j]
-        assert sums.counts[j] == sum(r.after.count for r in mine)
-        assert sums.values[j] == pytest.approx(sum(r.after.count * signal(fed, r) for r in mine), abs=1e-6)
-    if total:
-        change = sum(r.examples * r.update.w.astype(float) for r in reports) / total
-        assert sums.change == pytest.approx(change, abs=1e-6)
+        mine = [r for r in reports if r.tried[0].label == j and r.after.count]
+        assert (j in seen) == bool(mine)
+        if mine:
+            assert seen[j].weight == sum(r.after.count for r in mine)
+            values = sum(r.after.count * fed.value(r.tried[0]) for r in mine) / seen[j].weight
+            assert seen[j].values[0] == pytest.approx(values, abs=1e-6)
+    assert (tally.change is None) == (total == 0)
+    if tally.change is not None:
+        change = sum(r.examples * r.change.astype(float) for r in reports) / total
+        assert tally.change == pytest.approx(change, abs=1e-6)
 
 
 def test_an_update_beyond_the_clip_is_counted():
     """Cut in the sums, counted among them, and said with what to do."""
-    w, far = np.zeros(4, np.float32), np.array([0, 9, 0, 0], np.float32)
-    metrics = Metrics(0.5, 0.5, 10)
-    made = [Report(0, 0, Update(v), 50, metrics, metrics, True) for v in (far, w, w)]
-    parts = [contribution(r, w, 1, ft.FedEx(k=1), RANGES, 1.0) for r in made]
-    sums = totals([np.mean([p[n] for p in parts], axis=0) for n in range(2)], 3, ft.FedEx(k=1), RANGES, 1.0)
-    assert (sums.cut, sums.broken) == (1, 0)
-    assert sums.change[1] == pytest.approx(4 / 3)
+    none, far, metrics, fed = np.zeros(4), np.array([0, 9, 0, 0]), Metrics(0.5, 0.5, 10), ft.FedEx(k=1)
+    parts = [contribution(report(change, 50, metrics, metrics), 0.5, 1, scale(fed)) for change in (far, none, none)]
+    tally = tally_of([np.mean([p[n] for p in parts], axis=0) for n in range(2)], 3, scale(fed))
+    assert (tally.bounded, tally.broken) == (1, 0)
+    assert tally.change is not None
+    assert tally.change[1] == pytest.approx(4 / 3)
     tight = fleet_of(grid_of(), secure=replace(RANGES, clip=0.01))
-    tune(tight.grid, tight, schedule=ft.random_search(budget=1, longest=1))
+    study = tune(tight.grid, tight, schedule=ft.random_search(budget=1, longest=1))
     assert tight.faults["cut"] == 1
+    assert study.history[0].bounded == 5
+
+
+def test_an_order_has_all_that_a_client_needs_beside_the_model_and_the_belief():
+    plan = Plan(2**70, 3, 4, "valid", {"lr": np.float64(0.5)}, 0.25, np.zeros(4, np.float32), {}, ())
+    fed = ft.FedEx(k=2, metric="loss")
+    offer = Offer([{"lr": 0.1}, {"lr": 0.2}], fed, {"log_theta": np.zeros(2), "memory": np.zeros(3)})
+    what = json.loads(order(plan, "fedprox", RANGES, offer))
+    assert (what["seed"], what["arm"], what["round"], what["progress"]) == (2**70, 3, 4, 0.25)
+    assert (what["method"], what["server"], what["configs"]) == ("fedprox", {"lr": 0.5}, [{"lr": 0.1}, {"lr": 0.2}])
+    assert secure._tuner_of(what["tuner"]) == fed
+    assert (offer.metric, Offer([{}]).metric) == ("loss", "error")

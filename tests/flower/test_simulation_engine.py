@@ -72,11 +72,11 @@ def test_theta_scores_and_weights_equal_those_of_a_simulation(engine: Network, t
 def test_secure_aggregation(later: Network) -> None:
     later.finish("secure")
     rounds = records(later.folder / "secure")
-    assert [(r["clients"], r["dropped"], r["broken"]) for r in rounds] == [(3, 0, 0)] * 3
+    assert [(r.clients, r.dropped, r.broken) for r in rounds] == [(3, 0, 0)] * 3
     sizes = [[len(getattr(client, split)[1]) for client in CLIENTS] for split in ("train", "valid")]
-    assert {(r["examples"], r["validated"]) for r in rounds} == {(sum(sizes[0]), sum(sizes[1]))}
-    assert all(0 <= r["error"] <= 1 and 0 < r["loss_before"] < 10 for r in rounds)
-    assert all(r["entropy"] < math.log(3) - 1e-6 for r in rounds)  # theta moves
+    assert {(r.examples, r.validated) for r in rounds} == {(sum(sizes[0]), sum(sizes[1]))}
+    assert all(0 <= r.error <= 1 and 0 < r.loss_before < 10 for r in rounds)
+    assert all(r.entropy < math.log(3) - 1e-6 for r in rounds)  # theta moves
 
 
 def test_the_quickstart_before_it_is_tuned(later: Network) -> None:

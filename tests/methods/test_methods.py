@@ -184,6 +184,7 @@ def test_they_also_do_with_a_part_of_the_clients():
     assert gap < 0.2 * drift
 
 
+@pytest.mark.slow
 def test_fedpa_corrects_the_bias_of_fedavg():
     """Where the local posteriors can be estimated, their deltas bring the fixed point nearer to the optimum."""
     problem = quadratics(noise=2.0, spread=3.0, examples=60, size=2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,13 +24,7 @@ from fedtuner.testing import ScheduleLaws
 from fedtuner.testing.rounds import advance, bits
 from fedtuner.testing.toys import quadratics
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-
-
-@pytest.fixture(autouse=True)
-def _unflushed(monkeypatch):
-    """Only a power cut could tell whether data was flushed to the disk."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
+pytestmark = [pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"), pytest.mark.usefixtures("unflushed")]
 
 
 def slower(space, parent, rng):

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 import safetensors.numpy
@@ -22,22 +23,20 @@ import fedtuner as ft
 import toys
 from crashes import Crash, Crashing, Evolving, Snapshots, assert_same
 from fedtuner.core import memory
+from fedtuner.core.schedule import Start
 from fedtuner.core.store import Done
 from fedtuner.errors import Interrupted, StoreError
 from fedtuner.report.diff import differences
 from fedtuner.run import saving, session, watch
-from fedtuner.run.executors import worker
+from fedtuner.run.executors import Serial, worker
 from fedtuner.run.journal import read
 from fedtuner.run.store import Folder
 
 # Other tests may have left threads of libraries in this process; neither workers nor forks use them.
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-
-
-@pytest.fixture(autouse=True)
-def _unflushed(monkeypatch):
-    """Only a power cut could tell whether data was flushed to the disk, and flushing is what takes the time here."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
+pytestmark = [
+    pytest.mark.usefixtures("unflushed"),
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -282,7 +281,7 @@ import sys, toys
 from fedtuner.core import memory
 from fedtuner.report.diff import differences
 from fedtuner.run import saving
-from fedtuner.run.executors import worker
+from fedtuner.run.executors import Serial, worker
 worker._SHIP = saving._SAVE = 0.05
 memory.LIMIT = int(sys.argv[3])
 print("begun", flush=True)
@@ -434,8 +433,11 @@ def test_a_worker_that_dies_while_the_study_stops_takes_no_state_with_it(tmp_pat
     monkeypatch.setenv("TOY_NAP", "0.02")
     monkeypatch.setattr(watch, "_MOMENT", 0.0)
 
+    stopped = []
+
     def show(status):
-        if status.used == 29 and multiprocessing.active_children():
+        if status.used == 29 and not stopped:
+            stopped.append(True)
             os.kill(os.getpid(), signal.SIGINT)
             for process in multiprocessing.active_children():
                 os.kill(process.pid, signal.SIGKILL)
@@ -448,6 +450,30 @@ def test_a_worker_that_dies_while_the_study_stops_takes_no_state_with_it(tmp_pat
     monkeypatch.undo()
     go(tmp_path / "s")
     assert_same(tmp_path / "s", finished)
+
+
+def test_a_study_is_not_further_than_its_states(tmp_path):
+    """Rounds may be told before the state after them; if that never comes, they were not done."""
+    asked = []
+
+    class Stateless(Serial):
+        def advance(self, work, stop):
+            for progress in super().advance(work, never):
+                yield replace(progress, state=None)
+            asked.append(True)
+
+    def never():
+        return False
+
+    settings = toys.settings(store=tmp_path / "s", executor=lambda round, blobs, workers: Stateless(round, blobs))
+    del settings["progress"]
+    study = ft.prepare(**settings)
+    with session.Session(study.setup, study.problem, study.where, lambda: bool(asked)) as opened:
+        opened.start({0: Start(), 1: Start()})
+        with pytest.raises(Interrupted):
+            opened.advance({0: 5, 1: 5})
+        assert opened.latest(0).round == 0
+    assert journal_of(tmp_path / "s").rounds_used == 0
 
 
 def test_elsewhere_than_in_the_main_thread_nothing_is_caught():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,13 +27,7 @@ from fedtuner.samplers import Past, by_optuna
 from fedtuner.testing import SamplerLaws
 
 pytest.importorskip("optuna")
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-
-
-@pytest.fixture(autouse=True)
-def _unflushed(monkeypatch):
-    """Only a power cut could tell whether data was flushed to the disk, and flushing is what takes the time here."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
+pytestmark = [pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"), pytest.mark.usefixtures("unflushed")]
 
 
 SPACE = toys.MIXED

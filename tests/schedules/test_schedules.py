@@ -3,20 +3,19 @@
 import itertools
 import math
 import re
+from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from fedtuner import schedules, tables
-from fedtuner.core.schedule import METRICS, Evidence, Scoring, Start, Step, best, discounted, outline
+import toys
+from fedtuner import methods, schedules, tables
+from fedtuner.core.schedule import METRICS, Evidence, Scoring, Start, Step, best, discounted, imagined, outline
 from fedtuner.errors import SpecError
 from fedtuner.schedules import Bracket, halving, hyperband, random_search, rungs
 from fedtuner.testing import ScheduleLaws
 from fedtuner.testing.schedules import constant, noiseless, noisy, play
-
-settings.register_profile("fedtuner", deadline=None)  # a busy machine is no failure
-settings.load_profile("fedtuner")
 
 SCHEDULES = {
     "the paper's halving": halving(4000, 800),
@@ -288,6 +287,53 @@ def test_the_laws_can_be_broken(steps, law, said):
 def test_the_hook_must_be_overridden():
     with pytest.raises(NotImplementedError, match=r"override schedule\(\)"):
         ScheduleLaws().test_the_budget_is_never_exceeded()
+
+
+# A schedule that reads records, down to single clients.
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Three arms, of which the one wins whose clients had the lowest median error over its rounds."""
+
+    budget: int = 9
+    longest: int = 3
+
+    scoring = Scoring()
+    needs = frozenset({"rows"})
+
+    def steps(self):
+        evidence = yield everyone(3, arms=3)
+        assert not evidence.ended
+        medians = {}
+        for arm, records in evidence.records.items():
+            assert [record.round for record in records] == [1, 2, 3]
+            errors = [row.error_after for record in records for row in record.rows]
+            medians[arm] = (sorted(errors)[len(errors) // 2], 0.0)
+        return best(medians, 1)[0], 3
+
+
+class TestReading(ScheduleLaws):
+    def schedule(self):
+        return Reading()
+
+
+def test_a_schedule_that_reads_records_can_be_outlined_and_run():
+    assert outline(Reading()).cost == 9
+    study = toys.tune(schedule=Reading(), method=methods.fedavg)
+    assert study.rounds_used == 9
+    assert study.winner[1] == 3
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_imagined_records_have_the_scores_of_their_table(metric):
+    table = {(arm, at): (arm + 0.1 * at, -1.0 * arm) for arm in (0, 1) for at in (1, 2, 3)}
+    evidence = imagined({0: 2, 1: 3}, lambda arm, at: table[arm, at], metric)
+    assert evidence.scores == {0: table[0, 2], 1: table[1, 3]}
+    assert {arm: len(records) for arm, records in evidence.records.items()} == {0: 2, 1: 3}
+    for arm, records in evidence.records.items():
+        for target in ("global", "personalized"):
+            assert Scoring(metric).score(records, target) == evidence.scores[arm]
 
 
 # Rungs.

@@ -26,9 +26,6 @@ from fedtuner.tuners.fedex import (
     uniform,
 )
 
-settings.register_profile("fedtuner", deadline=None)  # a busy machine is no failure
-settings.load_profile("fedtuner")
-
 every_step = pytest.mark.parametrize("step", STEPS)
 MOVING = tuple(step for step in STEPS if step != "none")
 every_moving_step = pytest.mark.parametrize("step", MOVING)

@@ -14,8 +14,8 @@ def bench(arguments: Namespace) -> int:
     """Run a suite of studies."""
     from fedtuner.experiments import bench, plan, suite
 
+    find_modules(arguments.suite.resolve().parent)  # before the suite is read: its schedules may be there
     read = suite.read(arguments.suite)
-    find_modules(arguments.suite.resolve().parent)
     out = arguments.out or bench.default_out(arguments.suite)
     if arguments.dry_run:
         plan.print_estimates(plan.estimate(read, out, arguments.workers, arguments.only), arguments.json)
@@ -40,6 +40,8 @@ def figures(arguments: Namespace) -> None:
 
     for given in arguments.results:
         of_suite = given.suffix == ".toml"
+        if of_suite:
+            find_modules(given.resolve().parent)
         results, read = (bench.default_out(given), suite.read(given).describe()) if of_suite else (given, None)
         for file in figures.draw(results, arguments.to or results.with_suffix(""), read):
             print(file)

@@ -20,7 +20,7 @@ from fedtuner.errors import SpecError, suggest
 from fedtuner.rng import Generator
 from fedtuner.space import Config, Space, Value
 
-Shape = str | tuple[int, ...]  # "trainable" or "all": as long as that part of w
+Shape = str | tuple[int, ...]  # a shape, or "trainable" or "all": a vector as long as that part of w
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Server:
     population: int  # all clients there are, not only the round's
     optimiser: Optimiser
     progress: float = 0.0  # the part of the arm's horizon that is done
-    scale: float = 1.0  # of the step: below 1 while it cools
+    scale: float = 1.0  # factor of the step: below 1 while the step cools
 
     def step(self, change: Vector, tally: Tally, b: Config) -> tuple[Vector, Vectors]:
         """Return the model and slots after one step of the server's optimiser along ``change``."""
@@ -122,7 +122,7 @@ class Method:
     extra: Mapping[str, Shape] = field(default_factory=dict)
     sums: tuple[str, ...] = ()  # those of extra that are added up instead of averaged
     memory: Mapping[str, Shape] = field(default_factory=dict)
-    plain: bool = False  # whether its local training may be any: that of a ``Learner``
+    plain: bool = False  # whether a ``Learner``'s own training can stand in for its local training
     given: frozenset[str] = frozenset()  # the server's defaults that were given: those of an optimiser leave them
 
     def optimiser(self, b: Config) -> Optimiser:

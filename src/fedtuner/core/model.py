@@ -22,7 +22,7 @@ from fedtuner.space import Config, Domain, Value
 Vector = NDArray[np.float32]
 Vectors = Mapping[str, Vector]
 Rows = NDArray[np.int64]
-CHECKED = 16  # steps of local training after which w is looked at: is it still finite?
+CHECKED = 16  # steps of local training between two checks that w is finite
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Model(Protocol):
 
     @property
     def shaping(self) -> tuple[str, ...]:
-        """Those of them that shape the model (an activation, a width): all shapes share one w."""
+        """Those hyperparameters that change the model's shape (an activation, a width); all shapes share one w."""
         ...
 
     @property
@@ -265,7 +265,7 @@ class ModelDefaults:
     """What a model of one's own has unless it says otherwise: a base class for tasks and learners."""
 
     metric = Metric()
-    hyperparameters: Mapping[str, Hyper] = {}  # noqa: RUF012
+    hyperparameters: Mapping[str, Hyper] = {}
     shaping: tuple[str, ...] = ()
     own_training = False
     device: Any = "cpu"
@@ -296,7 +296,13 @@ def beyond(values: Sequence[float]) -> float:
 
 def finite(*vectors: Vector) -> bool:
     """Return whether all entries are numbers."""
-    return all(bool(np.isfinite(v).all()) for v in vectors)
+    return all(map(_finite, vectors))
+
+
+def _finite(v: Vector) -> bool:
+    # A finite sum has finite terms, and needs no memory; a sum that is not finite may only have been too large.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return math.isfinite(v.sum()) or bool(np.isfinite(v).all())
 
 
 def named(w: Vector, layout: Iterable[Part]) -> dict[str, Vector]:

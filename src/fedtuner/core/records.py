@@ -1,20 +1,22 @@
 """The records of a study: all that travels between the schedule, the server and its clients. All are frozen.
 
-    Arm     the hyperparameters of one training        State   an arm after some round
-    Plan    what all clients of a round are sent       Job     what one client is sent beside it
-    Report  what a client sends back                   Tally   what the server makes of a round's reports
-    Record  what is kept of a round                    Key     (arm, round): what a state is known by
+Arm     the hyperparameters of one training        State   an arm after some round
+Plan    what all clients of a round are sent       Job     what one client is sent beside it
+Report  what a client sends back                   Tally   what the server makes of a round's reports
+Record  what is kept of a round                    Key     (arm, round): the name of a state
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedtuner.core.model import Metrics, Vector, Vectors, finite
+from fedtuner import checks
+from fedtuner.core.model import NOTHING, Metrics, Vector, Vectors, finite
 from fedtuner.errors import SpecError
 from fedtuner.space import Config
 
@@ -34,7 +36,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Blob:
-    """What a client remembers, where that is too large for a state: it is in the store's blobs under this name."""
+    """The name under which the store keeps a client's vectors that are too large for a state."""
 
     arm: int
     client: int
@@ -66,7 +68,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Job:
-    """What one client is sent: the first choice trains the model, others are only tried."""
+    """What one client is sent. The first choice trains the model; what others would give is only measured."""
 
     client: int
     choices: tuple[Choice, ...]
@@ -105,11 +107,52 @@ class Plan:
         ``examples`` is |T|; ``measured`` are the metrics on validation data before and after local training, for each
         of the job's choices.
         """
+        count = operator.index(examples)
+        checks.whole("examples", count, 0)
+        change = self._change(w)
+        return Report(job.client, change, {}, {}, count, self.tried(job, *measured), finite(change))
+
+    def tried(self, job: Job, *measured: tuple[Metrics, Metrics]) -> tuple[Tried, ...]:
+        """Return what a client measured, before and after, with each of the job's choices: what a tuner values."""
         if len(measured) != len(job.choices):
             raise SpecError(f"{len(measured)} pairs of metrics, but the job has {len(job.choices)} choices")
-        tried = tuple(Tried(c.label, *pair) for c, pair in zip(job.choices, measured, strict=True))
-        change = np.asarray(w, np.float32) - self.w
-        return Report(job.client, change, {}, {}, examples, tried, finite(change))
+        return tuple(Tried(c.label, *pair) for c, pair in zip(job.choices, measured, strict=True))
+
+    def tally(
+        self,
+        change: Vector | None,
+        examples: int,
+        before: Metrics,
+        after: Metrics,
+        values: Mapping[int, tuple[float, float]],
+        reported: int | None = None,
+    ) -> Tally:
+        """Return the tally of a round whose reports were added up elsewhere: for servers outside fedtuner.
+
+        ``change`` is the mean of w_i - w by |T|, None if nobody trained; ``examples`` the sum of |T|; ``before`` and
+        ``after`` are means by |V|. ``values`` are, by label, what ``tuner.value`` says of those who tried it: the mean
+        by |V|, and the sum of |V|. All who were asked count as ``reported`` unless it is said.
+        """
+        there = len(self.jobs) if reported is None else reported
+        configs = {choice.label: choice.config for job in self.jobs for choice in job.choices}
+        odd = sorted(set(values) - set(configs))
+        if odd:
+            raise SpecError(f"values of the labels {odd}, but the plan has {sorted(configs)}")
+        seen = tuple(Seen((j,), (value,), weight, (configs[j],)) for j, (value, weight) in sorted(values.items()))
+        return Tally(
+            asked=len(self.jobs), reported=there, trained=there, examples=examples, trainings=there,
+            change=None if change is None else self._fitting(change, "change"), before=before, after=after, seen=seen,
+        )  # fmt: skip
+
+    def _change(self, w: Vector) -> Vector:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._fitting(w, "w") - self.w
+
+    def _fitting(self, vector: Vector, name: str) -> Vector:
+        if np.shape(vector) != self.w.shape:
+            shape, remedy = np.shape(vector), "model.vector(arrays) makes it of named arrays"
+            raise SpecError(f"{name} is of shape {shape}, but must be of {self.w.shape}: {remedy}")
+        return np.asarray(vector, np.float32)
 
 
 @dataclass(frozen=True)
@@ -131,7 +174,7 @@ class Report:
     memory: Vectors  # what the client keeps for its next job
     examples: int  # |T|
     tried: tuple[Tried, ...]  # one for each of the job's choices; the first is that of the change
-    finite: bool  # whether the update is made of numbers
+    finite: bool  # whether all entries of change and extra are finite
 
     @property
     def before(self) -> Metrics:
@@ -146,7 +189,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a tuner learns from: configurations by label, and their values. Of one client or, as sums, of many."""
+    """What a tuner learns from: labels of configurations and their values, of one client or the mean of several."""
 
     labels: tuple[int, ...]
     values: tuple[float, ...]
@@ -177,15 +220,15 @@ class Tally:
     asked: int = 0
     reported: int = 0
     broken: int = 0  # reported an update that is not finite
-    bounded: int = 0  # reports that a screen has changed
+    bounded: int = 0  # reports that a screen has changed or dropped
     trained: int = 0  # clients whose change is in the mean
     examples: int = 0  # sum of |T| over those who sent a finite update
     trainings: int = 0  # local trainings done: one per client and configuration tried
     change: Vector | None = None  # mean change of w; None: nobody trained
     extra: Vectors = field(default_factory=dict)  # means
-    sums: Vectors = field(default_factory=dict)  # plain sums, of those that the method declares
-    before: Metrics = Metrics(float("nan"), float("nan"), 0)
-    after: Metrics = Metrics(float("nan"), float("nan"), 0)
+    sums: Vectors = field(default_factory=dict)  # sums over clients, without weights, of what the method declares
+    before: Metrics = NOTHING
+    after: Metrics = NOTHING
     seen: tuple[Seen, ...] = ()  # per client in plan order; where only sums are known, one per label
     memory: Mapping[int, Vectors] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()  # per client; empty where only sums are known
@@ -209,7 +252,7 @@ class Record:
     clients: int  # planned
     dropped: int  # did not report
     broken: int  # reported an update that is not finite
-    bounded: int  # reports that a screen has changed
+    bounded: int  # reports that a screen has changed or dropped
     examples: int  # |T| of those aggregated
     validated: int  # |V| of those who reported
     trainings: int  # local trainings done
@@ -217,7 +260,7 @@ class Record:
     loss_after: float
     error_before: float
     error_after: float
-    loss: float  # of the target: what arms are compared by; infinite once diverged
+    loss: float  # of the target (global or personalized), by which arms are compared; infinite once diverged
     error: float
     entropy: float  # of theta after the round, in nats
     mode: int  # theta's most probable candidate, and its probability

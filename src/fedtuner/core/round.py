@@ -62,13 +62,16 @@ class Round:
         return self._plan(arm, state, "valid", jobs)
 
     def survey(self, arm: Arm, state: State, clients: Sequence[int], split: str, config: str = "mode") -> Plan:
-        """Return the plan of an evaluation: each client with the tuner's best, or with a draw of its own."""
+        """Return the plan of an evaluation: each client with the tuner's best, or with a draw of its own from theta."""
         setup, jobs = self.setup, []
+        candidates, theta = setup.tuner.offers(state.belief)
+        edges = np.cumsum(theta)
         for i in clients:
             choice = Choice(setup.tuner.summary(state.belief).mode, setup.tuner.best(state.belief))
             if config == "sample":
-                path = ("evaluate", split, self.federation.id_of(i))
-                choice = setup.tuner.choose(state.belief, 1, lambda _, path=path: stream(setup.seed, *path))[0][0]  # type: ignore[misc]
+                u = stream(setup.seed, "evaluate", split, self.federation.id_of(i)).random()
+                label = int(np.searchsorted(edges / edges[-1], u, side="right"))
+                choice = Choice(label, candidates[label])
             jobs.append(Job(i, (choice,), state.memory.get(i, {})))
         return self._plan(arm, state, split, tuple(jobs))
 
@@ -81,6 +84,20 @@ class Round:
     def work(self, plan: Plan, job: Job) -> Report:
         """Do one client's work."""
         return work(self.setup.method, cast(HasData, self.federation), plan, job)
+
+    def completed(self, plan: Plan, report: Report) -> Report:
+        """Return a report of ``plan.report`` with what ``work`` adds to one.
+
+        That is what the server's optimiser has clients add, and the worst values where metrics are not numbers.
+        """
+        model, worst = self.federation.model, self.federation.model.metric.worst
+        with np.errstate(over="ignore", invalid="ignore"):
+            extra = self.setup.method.optimiser(plan.server).extra(report.change[: model.trainable])
+        tried = tuple(
+            replace(t, before=penalised(t.before, worst), after=penalised(t.after, worst)) for t in report.tried
+        )
+        sound = report.finite and finite(report.change, *extra.values())
+        return replace(report, extra={**extra, **report.extra}, tried=tried, finite=sound)
 
     def tally(self, plan: Plan, reports: Reports) -> Tally:
         """Return what the server makes of a round's reports, which are in plan order; None did not answer."""
@@ -144,7 +161,8 @@ class Round:
         with np.errstate(over="ignore", invalid="ignore"):
             head, slots = method.aggregate(server, replace(tally, change=tally.change[:n]), arm.server)
             tail = state.w[n:] + tally.change[n:]
-        return np.concatenate([head, tail]).astype(np.float32, copy=False), slots
+        w = np.concatenate([head, tail]) if tail.size else head
+        return w.astype(np.float32, copy=False), slots
 
 
 def progress(arm: Arm, state: State) -> float:
@@ -155,7 +173,7 @@ def progress(arm: Arm, state: State) -> float:
 def work(method: Method, federation: HasData, plan: Plan, job: Job) -> Report:
     """Do one client's work: validate, train locally, validate again; then try what other configurations would give."""
     try:
-        with np.errstate(over="ignore", invalid="ignore"):  # numbers that go bad are dealt with, not warned about
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is handled: no warning
             return _work(method, federation, plan, job)
     except Exception as error:
         raise ClientError(
@@ -165,7 +183,7 @@ def work(method: Method, federation: HasData, plan: Plan, job: Job) -> Report:
 
 
 def _work(method: Method, federation: HasData, plan: Plan, job: Job) -> Report:
-    before: dict[Any, Metrics] = {}  # by the shape of the model, for the few models that have several
+    before: dict[Any, Metrics] = {}  # of the server's model, by its shape: configurations may have several
     update, ok, first = _train(method, federation, plan, job, before)
     others = [
         _train(method, federation, plan, replace(job, choices=(choice,)), before)[2] for choice in job.choices[1:]

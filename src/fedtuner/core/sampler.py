@@ -23,7 +23,7 @@ class Past:
 
     arm: Arm
     first: int  # the first of the arms that were started with it: these are proposed without each other's scores
-    scores: Mapping[int, float] = field(default_factory=dict)  # by round; none: it is running
+    scores: Mapping[int, float] = field(default_factory=dict)  # by round; empty while it is running
 
 
 @runtime_checkable

@@ -14,20 +14,20 @@ its own (``beyond`` them), and are forgotten at the rate of the discount.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol, cast, runtime_checkable
 
 from fedtuner import checks
 from fedtuner.core.model import beyond
-from fedtuner.core.records import Arm, Key, Record
+from fedtuner.core.records import Arm, Key, Record, Row
 from fedtuner.rng import Generator as Rng
 from fedtuner.rng import stream
 from fedtuner.space import Config, Space
 
 Score = tuple[float, float]  # the score and its tie-breaker
-Change = Callable[[Space, Arm, Rng], tuple[Config, Config]]  # a child's client and server configuration, from its parent
+Change = Callable[[Space, Arm, Rng], tuple[Config, Config]]  # a child's client and server configuration, of its parent
 METRICS = ("error", "loss")
 TARGETS = ("personalized", "global")
 
@@ -48,7 +48,7 @@ class Step:
     until: Mapping[int, int]
     start: Mapping[int, Start] = field(default_factory=dict)
     out: tuple[int, ...] = ()  # arms eliminated since the last step
-    keep: tuple[Key, ...] = ()  # states that are still wanted, beside the arms' latest
+    keep: tuple[Key, ...] = ()  # states that later steps may name, beside each arm's latest
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ def value_of(record: Record, metric: str, target: str) -> float:
 def discounted(scores: Sequence[float], discount: float) -> float:
     """Return the mean of an arm's scores by round, each weighing ``discount`` times the next one; 0 is the last alone.
 
-    A round in which nobody validated (NaN) tells nothing and is passed over; with no other round it is infinity, as it
-    is after an infinite round. Earlier ones count as clearly worse than the arm's finite rounds.
+    Rounds in which nobody validated (NaN) are left out; where no other round is left, the score is infinite, as it is
+    after an infinite round. Earlier ones count as clearly worse than the arm's finite rounds.
     """
     known = [s for s in scores if not math.isnan(s)]
     if not known or known[-1] == math.inf:
@@ -144,7 +144,7 @@ class Schedule(Protocol):
 
 
 class Play:
-    """A schedule on its way: the step that it waits for, or its winner."""
+    """A schedule that is followed: the step whose evidence it waits for or, at its end, the winner."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.step: Step | None = None
@@ -165,7 +165,7 @@ class Play:
 
 @dataclass(frozen=True)
 class Outline:
-    """What a schedule does on random scores: for most schedules the same on any scores, but for which arms survive."""
+    """What a schedule does on random scores. For most schedules only which arms survive depends on the scores."""
 
     groups: tuple[tuple[int, ...], ...]  # the arms that are started by one step
     rungs: Mapping[int, tuple[int, ...]]  # the rounds at which an arm is compared while it survives
@@ -212,8 +212,47 @@ def _outline(known: Hashable, path: tuple[Any, ...]) -> Outline:
         for arm, until in step.until.items():
             reach[arm] = max(until, reach.get(arm, 0))
             of_group.setdefault(first.get(arm, arm), {})[until] = None
-        draws = {arm: stream(0, "outline", *path, arm, until).random(2) for arm, until in step.until.items()}
-        play.tell(Evidence({arm: (float(u), float(v)) for arm, (u, v) in draws.items()}))
+        play.tell(imagined(step.until, lambda arm, at: _draw(*path, arm, at), schedule.scoring.metric))
     rungs = {arm: tuple(sorted(of_group.get(first.get(arm, arm), ()))) for arm in reach}
     cost = sum(until - begun.get(arm, 0) for arm, until in reach.items())
     return Outline(tuple(groups), rungs, reach, cost, horizons, children)
+
+
+def _draw(*path: Any) -> Score:
+    first, second = stream(0, "outline", *path).random(2)
+    return float(first), float(second)
+
+
+def imagined(until: Mapping[int, int], table: Callable[[int, int], Score], metric: str = "error") -> Evidence:
+    """Return the evidence of arms that nobody trained: their scores, by arm and round, are those of a table."""
+    return Evidence({arm: table(arm, at) for arm, at in until.items()}, _Imagined(until, table, metric))
+
+
+class _Imagined(Mapping[int, Sequence[Record]]):
+    """Records with the scores of a table, made when a schedule reads them: most schedules read only scores."""
+
+    def __init__(self, until: Mapping[int, int], table: Callable[[int, int], Score], metric: str) -> None:
+        self._until, self._table, self._metric = until, table, metric
+
+    def __getitem__(self, arm: int) -> list[Record]:
+        return [self._record(arm, round) for round in range(1, self._until[arm] + 1)]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._until)
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def _record(self, arm: int, round: int) -> Record:
+        score, other = self._table(arm, round)
+        error, loss = (score, other) if self._metric == "error" else (other, score)
+        spread = stream(0, "imagined", arm, round).uniform(0.9, 1.1, _IMAGINED).tolist()  # clients differ
+        rows = tuple(Row(i, 0, 1, 1, x * loss, x * loss, x * error, x * error) for i, x in enumerate(spread))
+        return Record(
+            arm=arm, round=round, clients=_IMAGINED, dropped=0, broken=0, bounded=0, examples=_IMAGINED,
+            validated=_IMAGINED, trainings=_IMAGINED, loss_before=loss, loss_after=loss, error_before=error,
+            error_after=error, loss=loss, error=error, entropy=0.0, mode=0, confidence=1.0, diverged=False, rows=rows,
+        )  # fmt: skip
+
+
+_IMAGINED = 10  # clients of an imagined round

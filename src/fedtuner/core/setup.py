@@ -27,7 +27,7 @@ from fedtuner.tables import Table
 
 COHORTS = WEIGHTS = ("independent", "shared")
 _PLAIN = ("cohort", "cohorts", "target", "weights", "cooling", "engine", "seed")
-_SENT = {"server-round", "split"}  # beside their hyperparameters, to clients that train by code of their own
+_SENT = {"server-round", "split"}  # what clients that train by code of their own get beside hyperparameters
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """What a study leaves behind: events in the order in which they happened, states by key, and clients' blobs.
 
-First the state, then the line that names it: an event on disk always has its state. The journal is only ever appended
-to, and it is the only description of a study; ``Journal`` (run/store) is its content, folded.
+A state is saved before the line that names it, so every state that the journal names can be loaded. The journal only
+grows, and it is the only description of a study; ``run.journal.Journal`` is what its events add up to.
 """
 
 from __future__ import annotations
@@ -185,4 +185,3 @@ class Store(Protocol):
     def close(self) -> None:
         """Let another process have it."""
         ...
-

@@ -4,7 +4,7 @@
 
 Where the server sees only sums (secure aggregation), the sum *is* the tally and none of this is called.
 
-What goes wrong is an ordinary event. A client that does not report is absent. A client whose update is not finite is
+Faults are ordinary events. A client that does not report is absent. A client whose update is not finite is
 left out of the mean, and counts as the worst value for theta; memory that is not finite is not kept, and its client is
 in no sum. A client without training examples changes nothing (|T| = 0), one without validation examples says nothing
 about theta or the score (|V| = 0). Where nobody trained, nothing is remembered. Shares |T_i| / sum |T| are taken first,
@@ -24,13 +24,13 @@ from fedtuner import checks
 from fedtuner.core.model import NOTHING, Metrics, Vector, Vectors, finite
 from fedtuner.core.records import Key, Plan, Report, Tally
 
-_BLOCK = 1 << 15  # entries: what is added up stays in the cache
+_BLOCK = 1 << 15  # entries that are added at a time, so that they stay in the processor's cache
 Reports = Sequence[Report | None]
 
 
 @runtime_checkable
 class Screen(Protocol):
-    """Bounds or drops reports, each beside the others of its round."""
+    """Bounds or drops single reports, given all reports of the round."""
 
     def __call__(self, plan: Plan, reports: Reports) -> list[Report | None]:
         """Return the reports; None where one is dropped."""
@@ -155,9 +155,9 @@ def penalised(metrics: Metrics, worst: float) -> Metrics:
 
 @dataclass(frozen=True)
 class Weights:
-    """A screen: no client weighs more than ``most`` examples, |T| and |V| each; by default ten medians of its round.
+    """A screen that limits every client's |T| and |V| to ``most`` examples; by default to ten medians of the round.
 
-    Of an even number the lower of the two in the middle is the median, so that one of two clients cannot move it.
+    The median of an even number of clients is the lower of the two middle ones: one of two clients cannot raise it.
     """
 
     most: int | None = None

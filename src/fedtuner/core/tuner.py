@@ -28,7 +28,7 @@ class Tuner(Protocol):
 
     @property
     def labels(self) -> int | None:
-        """How many configurations it chooses from, if values can be summed by label; None if there is no such number."""
+        """How many configurations it chooses from, if values can be summed by label; else None."""
         ...
 
     @property
@@ -69,5 +69,5 @@ class Tuner(Protocol):
         ...
 
     def unpack(self, begun: Belief, arrays: Vectors) -> Belief:
-        """Return the belief that was packed, given that of the arm's beginning."""
+        """Return the belief that was packed; ``begun`` is the belief that the arm began with."""
         ...

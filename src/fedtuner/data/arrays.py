@@ -54,6 +54,7 @@ def from_arrays(
     ids: Any,
     order: str = "shuffled",
     seed: int = 0,
+    *,
     classes: int | None = None,
     cache: Path | str | None = None,
 ) -> Clients:
@@ -72,6 +73,7 @@ def from_rows(
     rows: Mapping[Id, Array] | Sequence[Array],
     order: str = "shuffled",
     seed: int = 0,
+    *,
     classes: int | None = None,
     cache: Path | str | None = None,
 ) -> Clients:

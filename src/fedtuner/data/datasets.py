@@ -38,6 +38,7 @@ def from_partitions(
     y: str = "label",
     order: str = "shuffled",
     seed: int = 0,
+    *,
     classes: int | None = None,
     cache: Path | str | None = None,
 ) -> Clients:

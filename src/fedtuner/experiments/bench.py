@@ -14,10 +14,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
+from fedtuner.core.schedule import TARGETS
 from fedtuner.errors import ClientError, FedtunerError, Interrupted, StoreError, WorkerError
 from fedtuner.experiments import results
 from fedtuner.experiments.compare import compare
@@ -35,6 +36,7 @@ from fedtuner.run.store.files import disk_errors
 from fedtuner.run.store.lock import Lock
 from fedtuner.run.versions import commit
 from fedtuner.run.watch import duration, stoppable
+from fedtuner.schedules import RandomSearch
 
 EVERY = 5.0  # seconds between two lines of progress
 
@@ -98,9 +100,12 @@ def _run(suite: Suite, out: Path, workers: int | None, only: str | None, progres
                     held = None
                     held = (group.problem, spec.load_problem(group.problem))
                     board.time(group, held[1])
-                _run_group(group, held[1], suite, out, workers, board, report, stop)
+                _run_group(group, held[1], suite, out, workers, board=board, report=report, stop=stop)
             except FedtunerError as error:
-                report.failed.append((f"{group.first.name} seed{group.first.seed}", error))
+                name, folder = f"{group.first.name} seed{group.first.seed}", scratch(out) / group.name
+                if isinstance(error, StoreError) and str(folder) in str(error):
+                    error = StoreError(f"{error}; or delete {folder}, and its rounds are computed again")
+                report.failed.append((name, error))
                 board.drop(group)
             except Interrupted as error:
                 left = sum(len(g.asked) for g in todo) - report.done
@@ -117,17 +122,18 @@ def _run_group(
     suite: Suite,
     out: Path,
     workers: int | None,
+    *,
     board: _Board,
     report: Report,
     stop: Callable[[], bool],
 ) -> None:
     if stop():
         raise Interrupted
-    for entry in group.asked:
-        entry.spec.study(None, workers, problem)  # mistakes show now
     folder = scratch(out) / group.name
-    study = group.first.spec.study(folder, workers, problem)
-    with _mendable(folder), Session(study.setup, study.problem, study.where, stop) as session:
+    study, *_ = [entry.spec.study(folder, workers, problem) for entry in group.asked]  # of all: mistakes show now
+    # The session plays no schedule itself. It has the same one whichever studies are left, so that it can be continued.
+    setup = study.setup if group.first.alone else replace(study.setup, schedule=RandomSearch(1, 1), target=TARGETS[0])
+    with Session(setup, study.problem, study.where, stop) as session:
         family = Family(session, group.entries, group.asked)
         session.on_progress = lambda: board.show(family.computed)
         board.begin(group)
@@ -141,17 +147,6 @@ def _run_group(
         board.end(group)
     if len(group.asked) == len(group.entries):
         shutil.rmtree(folder)
-
-
-@contextmanager
-def _mendable(folder: Path) -> Iterator[None]:
-    """Say how errors of a family's store can be mended: its rounds can be computed again."""
-    try:
-        yield
-    except StoreError as error:
-        if str(folder) not in str(error):
-            raise
-        raise StoreError(f"{error}; or delete {folder}, and its rounds are computed again") from error
 
 
 class _Board:

@@ -21,13 +21,14 @@ from fedtuner.core.schedule import Play, Schedule, Score, Start, best, outline
 from fedtuner.core.tuner import Floats
 from fedtuner.experiments.suite import Entry
 from fedtuner.run.session import Session
+from fedtuner.run.store.files import check_room
 from fedtuner.space import Config
 from fedtuner.tables import Table
 
 
 @dataclass(frozen=True)
 class Point:
-    """An arm on the test data: the incumbent (the best latest score of those in the race), or one at its end."""
+    """An arm on the test data: the incumbent (the best latest score of arms that are not out), or one at its end."""
 
     used: int  # rounds that the study has used
     arm: int
@@ -71,7 +72,7 @@ class Member:
         self.entry, self.play = entry, Play(entry.spec.schedule)
         self.marks = marks(entry.spec.schedule, entry.online)
         self.at: dict[int, int] = {}  # the round up to which it has read each arm
-        self.latest: dict[int, Score] = {}  # of the arms in the race
+        self.latest: dict[int, Score] = {}  # of the arms that are not out
         self.out: set[int] = set()
         self.used = 0
         self.curve: list[Point] = []
@@ -100,6 +101,8 @@ class Family:
         self._members = [Member(entry) for entry in entries]
         self._asked = [member for member in self._members if member.entry in asked]  # another may be wanted later
         self._before = session.journal.rounds_used
+        if session.where.path:  # a state has a model and about as much of the server's and the clients' vectors
+            check_room(session.where.path, 2 * 4 * session.federation.model.size * len(self._wanted()))
 
     @property
     def computed(self) -> int:

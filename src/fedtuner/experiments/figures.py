@@ -27,14 +27,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedtuner.errors import SpecError, StoreError, suggest
-from fedtuner.experiments import results
+from fedtuner.errors import SpecError, suggest
+from fedtuner.experiments import pictures, results
 from fedtuner.experiments.results import Result
 from fedtuner.experiments.statistics import summary
-from fedtuner.run.store.files import replace_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
 KINDS = ("online", "sweep", "theta", "ranges")
 _KNOWN = ("kind", "x", "line", "panel", "only", "name", "log")
@@ -86,15 +86,8 @@ def draw(path: Path, to: Path, suite: Mapping[str, Any] | None = None) -> list[P
     files = []
     for wanted in suite["figures"]:
         made = figure(kept.studies, wanted, suite.get("along", ""))
-        pictures = paint(made, suite.get("title", ""))
-        for suffix, data in {"csv": table(made).encode(), **pictures}.items():
-            file = to / f"{made.name}.{suffix}"
-            try:
-                to.mkdir(parents=True, exist_ok=True)
-                replace_file(file, data)
-            except OSError as error:
-                raise StoreError(f"cannot write {file}: {error.strerror}") from error
-            files.append(file)
+        parts = {"csv": table(made).encode(), **paint(made, suite.get("title", ""))}
+        files += pictures.write(to, {f"{made.name}.{suffix}": data for suffix, data in parts.items()})
     return files
 
 
@@ -206,13 +199,10 @@ def table(made: Figure) -> str:
 
 
 def paint(made: Figure, title: str = "") -> dict[str, bytes]:
-    """Return a figure as PNG and as SVG; the same bytes for the same data and the same matplotlib."""
-    import matplotlib
-    from matplotlib.figure import Figure as Canvas
+    """Return a figure as PNG and as SVG."""
+    panels = made.panels
 
-    with matplotlib.rc_context({"svg.hashsalt": "fedtuner", "svg.fonttype": "none", "font.size": 9}):
-        panels = made.panels
-        canvas = Canvas(figsize=(0.6 + 3.8 * len(panels), 3.2), layout="constrained")
+    def draw(canvas: Canvas) -> None:
         grid = canvas.subplots(1, len(panels), squeeze=False, sharey=made.kind != "theta")
         for ax, panel in zip(grid[0], panels, strict=True):
             points = [point for point in made.points if point.panel == panel]
@@ -223,12 +213,8 @@ def paint(made: Figure, title: str = "") -> dict[str, bytes]:
         grid[0][0].set_ylabel(made.y)
         if title:
             canvas.suptitle(textwrap.fill(title, 64 * len(panels)), fontsize=10)
-        pictures = {}
-        for suffix, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
-            data = io.BytesIO()
-            canvas.savefig(data, format=suffix, dpi=160, metadata=metadata)
-            pictures[suffix] = data.getvalue()
-    return pictures
+
+    return pictures.picture(draw, (0.6 + 3.8 * len(panels), 3.2), font=9, dpi=160)
 
 
 def _paint_lines(ax: Axes, made: Figure, points: Sequence[Point]) -> None:

@@ -37,7 +37,7 @@ class Group:
 
     entries: tuple[Entry, ...]
     asked: tuple[Entry, ...]
-    first: Entry  # of all studies of the family, with results or without, by name: the session is begun with its setup
+    first: Entry  # of all studies of the family, with results or without
 
     @property
     def problem(self) -> str:
@@ -91,8 +91,7 @@ def families(suite: Suite, out: Path, only: str | None = None) -> list[Group]:
     made = []
     for family in found.values():
         entries = tuple(entry for entry in family if entry in unfinished)
-        first = min(family, key=lambda entry: entry.name)
-        made.append(Group(entries, tuple(entry for entry in entries if entry in asked), first))
+        made.append(Group(entries, tuple(entry for entry in entries if entry in asked), family[0]))
     problems = list(dict.fromkeys(entry.spec.problem for entry in suite.entries))
     return sorted(made, key=lambda group: (problems.index(group.problem), group.first.seed))
 

@@ -66,22 +66,24 @@ class Entry:
         """Its spec."""
         return spec.parse(self.table)
 
+    @cached_property
+    def alone(self) -> bool:
+        """Whether its arms depend on its schedule and its target, so that no other study has the same.
+
+        They do where a sampler learns from scores, where arms start from other arms' states, and where the rounds at
+        which arms are compared differ with the scores. Elsewhere schedules and targets only read the arms' rounds.
+        """
+        known, other = (outline(self.spec.schedule, scores) for scores in ("some", "others"))
+        return self.spec.sampler.learns or known.children or known.rungs != other.rungs
+
     @property
     def family(self) -> str:
-        """What its arms depend on: studies of one family share arms.
-
-        Most schedules, and all targets, only read the arms' rounds, so arms do not depend on them. They do where a
-        sampler learns from scores, where arms start from other arms' states, and where the rounds at which arms are
-        compared differ with the scores. Where the server's step cools down, arms depend on their horizons.
-        """
-        schedule, kept = self.spec.schedule, dict(self.table)
-        known, other = outline(schedule), outline(schedule, "other scores")
-        if not (self.spec.sampler.learns or known.children or known.rungs != other.rungs):
-            kept = {key: value for key, value in kept.items() if key not in ("schedule", "target")}
-            if kept.get("cooling"):
-                horizons = list(known.horizons.values())
-                kept["horizons"] = horizons[:1] if len(set(horizons)) == 1 else horizons
-        return json.dumps({"study": kept, "online": self.online}, sort_keys=True)
+        """What its arms depend on, and where they are evaluated: studies of one family share arms."""
+        if self.alone:
+            return json.dumps([self.table, self.online], sort_keys=True)
+        kept = {key: value for key, value in self.table.items() if key not in ("schedule", "target")}
+        horizons = list(outline(self.spec.schedule).horizons.values()) if kept.get("cooling") else []
+        return json.dumps([kept, self.online, horizons[:1] if len(set(horizons)) == 1 else horizons], sort_keys=True)
 
     def matches(self, pattern: str) -> bool:
         """Whether a pattern such as ``*SHA*seed0``, or some whole words of the name, are of this study."""

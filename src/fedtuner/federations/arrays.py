@@ -33,6 +33,10 @@ class NamedArrays(ModelDefaults):
         self._order = [name for name in arrays if name not in fixed] + fixed
         self.size = sum(array.size for array in arrays.values())
         self.trainable = self.size - sum(arrays[name].size for name in fixed)
+        if not self.trainable:
+            raise SpecError(
+                f"the model has nothing to train: all of {list(arrays)[:5]} are whole numbers or statistics"
+            )
         self.start: Vector | None = self.vector(arrays)
 
     def initial(self, seed: int) -> Vector:
@@ -57,14 +61,14 @@ class NamedArrays(ModelDefaults):
             return np.concatenate([np.asarray(array, np.float32).reshape(-1) for array in checked.values()])
 
     def arrays(self, w: Vector) -> dict[str, Any]:
-        """Return w, such as ``plan.w``, as arrays of the given names, order, shapes and types."""
+        """Return w, such as ``plan.w``, as new arrays of the given names, order, shapes and types."""
         parts, start = {}, 0
         for name in self._order:
             shape, dtype = self._kinds[name]
             part = w[start : start + math.prod(shape)].reshape(shape)
             start += part.size
             with np.errstate(invalid="ignore", over="ignore"):
-                parts[name] = np.asarray(part if dtype.kind == "f" else np.rint(part), dtype)
+                parts[name] = np.array(part if dtype.kind == "f" else np.rint(part), dtype)
         return {name: parts[name] for name in self._kinds}
 
 

@@ -21,7 +21,7 @@ from fedtuner.core.round import work
 from fedtuner.errors import ClientError, SpecError, suggest
 from fedtuner.federations import Client, Simulation
 from fedtuner.flower import handshake
-from fedtuner.flower.messages import ARRAYS, HANDSHAKE, WORK, order_of, report_content
+from fedtuner.flower.messages import ARRAYS, HANDSHAKE, WORK, plan_of, report_content
 from fedtuner.flower.secure import secure_train
 from fedtuner.flower.wire import Flat
 from fedtuner.space import Config
@@ -62,9 +62,9 @@ def client_app(
 
     @app.train(_ACTION)
     def train(message: Message, context: Context) -> Message:
-        order = order_of(message.content)
-        plan = replace(order.plan, w=wire.vector(message.content.array_records[ARRAYS]))
-        report = work(find(order.method), Simulation(task, [data(context)]), plan, order.job)
+        name, plan = plan_of(message.content)
+        plan = replace(plan, w=wire.vector(message.content.array_records[ARRAYS]))
+        report = work(find(name), Simulation(task, [data(context)]), plan, plan.jobs[0])
         return Message(report_content(report, wire.record(report.change)), reply_to=message)
 
     return app
@@ -135,8 +135,8 @@ class _Tuned(ClientApp):
         return self._work(message, context) if kind == WORK else self._app(message, context)
 
     def _work(self, message: Message, context: Context) -> Message:
-        order, model = order_of(message.content), message.content.array_records[ARRAYS]
-        plan, (first, *others) = order.plan, order.job.choices
+        (_, plan), model = plan_of(message.content), message.content.array_records[ARRAYS]
+        first, *others = plan.jobs[0].choices
         if plan.split not in self._splits:
             raise ClientError(
                 f"the app evaluates on {self._splits[0]!r} data only: let evaluate read config['split'] and give "

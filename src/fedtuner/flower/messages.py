@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -53,17 +52,8 @@ def _if_any(name: str, vectors: Vectors) -> dict[str, ArrayRecord]:
     return {name: arrays_of(vectors)} if vectors else {}
 
 
-@dataclass(frozen=True)
-class Order:
-    """What a client was sent, but for the model: its plan has an empty w."""
-
-    method: str
-    plan: Plan
-    job: Job
-
-
-def order_of(content: RecordDict) -> Order:
-    """Return the order in a message of work; a device has one client, number 0."""
+def plan_of(content: RecordDict) -> tuple[str, Plan]:
+    """Return a message's method and its plan, without w, and with one job: a device has one client, number 0."""
     try:
         about: Any = content.config_records[ABOUT]
         if about["version"] != VERSION:
@@ -76,7 +66,7 @@ def order_of(content: RecordDict) -> Order:
             int(about["seed"]), about["arm"], about["round"], about["split"], json.loads(about["server"]),
             about["progress"], np.zeros(0, np.float32), vectors_of(records.get(SLOTS)), (job,),
         )  # fmt: skip
-        return Order(about["method"], plan, job)
+        return str(about["method"]), plan
     except KeyError as error:
         raise MalformedError(f"no {error} in a message of fedtuner") from error
 

@@ -7,15 +7,14 @@ earlier, the workflow ends without a sum, and the round is tried again without t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from flwr.common import FitIns, FitRes, NDArrays, Parameters, Scalar, ndarrays_to_parameters, parameters_to_ndarrays
-from flwr.server.client_manager import ClientManager
-from flwr.server.client_proxy import ClientProxy
+from flwr.common import FitIns, FitRes, NDArrays, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server.compat.legacy_context import LegacyContext
-from flwr.server.strategy import FedAvg
+from flwr.server.strategy import Strategy
 from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
 from flwr.serverapp import Grid
@@ -98,7 +97,7 @@ class SecureRounds:
         while len(nodes) >= FEWEST:
             strategy = _OneRound(nodes, [plan.w, *offer.belief.values()], what)
             watched = _WatchedGrid(fleet.grid)
-            self._run_workflow(cast(Grid, watched), strategy, plan.round)
+            self._run_workflow(watched, strategy, plan.round)
             self._why = watched.last_failure or self._why
             for node, why in watched.failed.items():
                 fleet.fault("error", f"{name}, node {node}: {why}", arm=plan.arm, round=plan.round + 1)
@@ -115,7 +114,7 @@ class SecureRounds:
             nodes = [node for node in nodes if node not in watched.failed]
         return None
 
-    def _run_workflow(self, grid: Grid, strategy: _OneRound, round: int) -> None:
+    def _run_workflow(self, grid: _WatchedGrid, strategy: _OneRound, round: int) -> None:
         shares, threshold = self._ranges.split(len(strategy.nodes))
         if threshold > shares:
             raise FleetError(
@@ -129,11 +128,11 @@ class SecureRounds:
             shares / len(strategy.nodes), threshold, max_weight=1.0, clipping_range=float(self._ranges.clip),
             timeout=self._fleet.deadline,
         )  # fmt: skip
-        workflow(grid, LegacyContext(run, strategy=strategy))
+        workflow(cast(Grid, grid), LegacyContext(run, strategy=cast(Strategy, strategy)))
 
 
 class _WatchedGrid:
-    """What Flower's workflow asks of a grid, with a record of the nodes that failed: it ends without a reason."""
+    """The grid, with a record of the nodes that failed: Flower's workflow ends without a reason if too few are left."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
@@ -155,34 +154,21 @@ class _WatchedGrid:
             self.failed |= failed
         return replies
 
-
-@dataclass
-class _Node:
-    node_id: int
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
 
 
-@dataclass
-class _OneRound(FedAvg):
-    """A strategy for one round: it asks the given nodes and keeps the mean that Flower's workflow returns."""
+class _OneRound:
+    """What Flower's workflow asks of a strategy: whom to ask for what. It keeps the mean that the workflow returns."""
 
-    nodes: list[int]
-    arrays: NDArrays
-    what: str
-    mean: NDArrays | None = None
-    clients: int = 0
+    def __init__(self, nodes: Sequence[int], arrays: NDArrays, what: str) -> None:
+        self.nodes, self._asked = nodes, FitIns(ndarrays_to_parameters(arrays), {"fedtuner": what})
+        self.mean: NDArrays | None = None
+        self.clients = 0
 
-    def configure_fit(
-        self, server_round: int, parameters: Parameters, client_manager: ClientManager
-    ) -> list[tuple[ClientProxy, FitIns]]:
-        asked = FitIns(ndarrays_to_parameters(self.arrays), {"fedtuner": self.what})
-        return [(cast(ClientProxy, _Node(node)), asked) for node in self.nodes]
+    def configure_fit(self, *_: Any) -> list[tuple[Any, FitIns]]:
+        return [(SimpleNamespace(node_id=node), self._asked) for node in self.nodes]
 
-    def aggregate_fit(
-        self, server_round: int, results: list[tuple[ClientProxy, FitRes]], failures: list[Any]
-    ) -> tuple[Parameters | None, dict[str, Scalar]]:
-        self.mean, self.clients, self.failures = (
-            parameters_to_ndarrays(results[0][1].parameters),
-            len(results),
-            failures,
-        )
+    def aggregate_fit(self, round: int, results: Sequence[tuple[Any, FitRes]], failures: Any) -> tuple[None, Any]:
+        self.mean, self.clients = parameters_to_ndarrays(results[0][1].parameters), len(results)
         return None, {}

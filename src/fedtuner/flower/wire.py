@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -17,27 +17,10 @@ class MalformedError(Exception):
     """A message that cannot be used; the text says why."""
 
 
-class Wire(Protocol):
-    """How a model is sent to clients, and what they send back."""
-
-    @property
-    def own_code(self) -> bool:
-        """Whether clients train by code of their own, and send back the arrays that it returns."""
-        ...
-
-    def record(self, w: Vector) -> ArrayRecord:
-        """Return the model as arrays."""
-        ...
-
-    def change(self, record: ArrayRecord, w: Vector) -> Vector:
-        """Return w_i - w, given what a client sent back, or raise ``MalformedError``."""
-        ...
-
-
 class Flat:
     """The model as one array, for a task that both sides have; clients send back w_i - w."""
 
-    own_code = False
+    own_code = False  # whether clients train by code of their own, and send back the arrays that it returns
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -55,7 +38,7 @@ class Flat:
         return np.asarray(w)
 
     def change(self, record: ArrayRecord, w: Vector) -> Vector:
-        """Return what the client sent."""
+        """Return w_i - w, as the client sent it."""
         return self.vector(record)
 
 
@@ -74,13 +57,16 @@ class Arrays(NamedArrays):
         return arrays_of(self.arrays(w))
 
     def change(self, record: ArrayRecord, w: Vector) -> Vector:
-        """Return the difference of the arrays that the app returned and the server's model."""
+        """Return w_i - w, where w_i is what the app returned."""
         try:
             returned = self.vector(vectors_of(record))
         except SpecError as error:
             raise MalformedError(str(error)) from error
         with np.errstate(over="ignore", invalid="ignore"):
             return returned - w
+
+
+Wire = Flat | Arrays
 
 
 def arrays_of(vectors: Mapping[str, Vector]) -> ArrayRecord:

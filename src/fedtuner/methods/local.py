@@ -41,7 +41,7 @@ def descend(client: Local, start: Vector, c: Config, drift: Drift | None = None,
     step = OPTIMISERS[str(c["optimiser"])](client, c)
     for n, rows in enumerate(batches, 1):
         if n % CHECKED == 0 and not finite(head):
-            break  # it will not come back
+            break  # it will not become finite again
         g = client.gradient(w, rows)
         if drift is not None:
             drift(head, g)

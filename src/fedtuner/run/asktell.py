@@ -37,7 +37,10 @@ class AskTell:
         return None
 
     def tell(self, plan: Plan, reports: Sequence[Report | None] | Tally) -> None:
-        """Settle a round that is in flight; it is saved when this returns. After an error it is still in flight."""
+        """Settle a round that is in flight; it is saved when this returns.
+
+        After an error it is still in flight, and can be told again.
+        """
         work, asked = self._in_flight.get(plan.arm, (None, None))
         name = f"arm {plan.arm}, round {plan.round + 1}"
         if work is None or asked is None or asked.round != plan.round:
@@ -50,16 +53,16 @@ class AskTell:
             tally = reports
         else:
             _check(name, asked, reports)
-            tally = session.round.tally(asked, reports)
+            completed = [None if r is None else session.round.completed(asked, r) for r in reports]
+            tally = session.round.tally(asked, completed)
         session.accept(settled(session.round, session.where.store.blobs, work, tally), save=True)
+        if self._in_flight.keys() == {plan.arm}:  # the last of those that its step waits for
+            self._go_on()
         del self._in_flight[plan.arm]
-        self._go_on()
 
     def _go_on(self) -> None:
         """Go through the steps that are done, to the first that has something left to do, or to the end."""
         session, schedule = self.session, self.session.setup.schedule
-        if self._in_flight:
-            return
         while (step := self._course.step) is not None:
             if step is not self._taken:
                 session.take(step)

@@ -17,7 +17,9 @@ class Journal:
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.begun: Begun | None = None
         self.clients: list[str | int] = []  # met on the way
+        self.rounds_used = 0  # communication rounds spent so far, over all arms
         self.arms: dict[int, Arm] = {}
+        self.children: dict[int, list[int]] = {}  # the arms that go on from an arm's states
         self.candidates: dict[int, tuple[Config, ...]] = {}
         self.own_records: dict[int, list[Record]] = {}  # of the arm itself, without its ancestors'
         self.saved: dict[Key, str] = {}  # the states that were saved, by their checksums
@@ -27,6 +29,7 @@ class Journal:
         self.eliminated: dict[int, Eliminated] = {}
         self.evaluated: dict[tuple[Key, str, str], Evaluation] = {}  # by key, split and configuration
         self.won: Won | None = None
+        self._saved_rounds: dict[int, list[int]] = {}  # by arm, in order
         for event in events:
             self.add(event)
 
@@ -34,14 +37,17 @@ class Journal:
         """Take note of an event."""
         if isinstance(event, Done):
             self.own_records[event.record.arm].append(event.record)
+            self.rounds_used += 1
             if event.state:
                 self.keep(event)
         elif isinstance(event, Started):
             arm = event.arm
             self.arms[arm.id], self.candidates[arm.id] = arm, event.candidates
             self.own_records.setdefault(arm.id, [])
-            if arm.parent and event.state:
-                self.saved[arm.id, arm.parent[1]] = event.state
+            if arm.parent:
+                self.children.setdefault(arm.parent[0], []).append(arm.id)
+                if event.state:
+                    self._save((arm.id, arm.parent[1]), event.state)
         elif isinstance(event, Eliminated):
             self.eliminated[event.arm] = event
         elif isinstance(event, Evaluated):
@@ -56,16 +62,22 @@ class Journal:
     def keep(self, event: Done) -> None:
         """Take note of the state that was saved after a round."""
         key = (event.record.arm, event.record.round)
-        self.saved[key], self.beliefs[key] = event.state, event.belief
+        self._save(key, event.state)
+        self.beliefs[key] = event.belief
         if event.candidates:
             self.moved[key] = event.candidates
         if event.ended:
             self.ended[event.record.arm] = event.ended
 
-    @property
-    def rounds_used(self) -> int:
-        """Communication rounds spent so far, over all arms."""
-        return sum(map(len, self.own_records.values()))
+    def _save(self, key: Key, checksum: str) -> None:
+        self.saved[key] = checksum
+        self._saved_rounds.setdefault(key[0], []).append(key[1])
+
+    def drop(self, keys: Iterable[Key]) -> None:
+        """Take note that states are no longer kept."""
+        for arm, round in keys:
+            del self.saved[arm, round]
+            self._saved_rounds[arm].remove(round)
 
     @property
     def trainings(self) -> int:
@@ -98,9 +110,22 @@ class Journal:
             return self.offers(parent)
         return candidates, (1 / len(candidates),) * len(candidates)
 
+    def saved_rounds(self, arm: int) -> list[int]:
+        """Return the rounds after which an arm's states were saved and are still kept."""
+        return list(self._saved_rounds.get(arm, ()))
+
     def saved_round(self, arm: int) -> int | None:
         """Return the round of an arm's latest saved state."""
-        return max((t for a, t in self.saved if a == arm), default=None)
+        rounds = self._saved_rounds.get(arm)
+        return rounds[-1] if rounds else None
+
+    def heirs(self, arm: int) -> set[int]:
+        """Return an arm, the arms that go on from its states, those that go on from theirs, and so on."""
+        found, todo = set[int](), [arm]
+        while todo:
+            found.add(todo[-1])
+            todo += self.children.get(todo.pop(), ())
+        return found
 
     @property
     def setup(self) -> dict[str, Any]:

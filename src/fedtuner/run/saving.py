@@ -109,11 +109,10 @@ class Saver:
 
     def drop_old(self, arms: Iterable[int]) -> None:
         """Delete the states of arms but for the latest and those to keep."""
-        latest = {arm: self._journal.saved_round(arm) for arm in arms}
-        old = [key for key in self._journal.saved if key[1] != latest.get(key[0], key[1]) and key not in self.keep]
+        saved = [(arm, round) for arm in arms for round in self._journal.saved_rounds(arm)[:-1]]
+        old = [key for key in saved if key not in self.keep]
         self._store.drop(old)
-        for key in old:
-            del self._journal.saved[key]
+        self._journal.drop(old)
 
     def sweep(self, arm: int) -> None:
         """Delete what the clients of an arm remember, as far as no state that is wanted needs it.
@@ -122,11 +121,7 @@ class Saver:
         """
         if not self._round.setup.method.memory:
             return
-        heirs = {arm}
-        for other in self._journal.arms.values():  # parents come before their children
-            if other.parent is not None and other.parent[0] in heirs:
-                heirs.add(other.id)
-        used = set[Blob]()
+        heirs, used = self._journal.heirs(arm), set[Blob]()
         for heir in heirs - self._journal.eliminated.keys():
             used |= blobs_of(self.latest(heir).memory)
         for key in self.keep:

@@ -47,19 +47,25 @@ class Meter:
     def __init__(self, session: Session, show: Show) -> None:
         self._session, self._show, self._outline = session, show, outline(session.setup.schedule)
         self._began, self._before = time.monotonic(), session.journal.rounds_used
-        self._told = -math.inf
+        self._shown, self._at = (-1, -1), -math.inf  # rounds used and planned when last shown, and when that was
+        self._scores: dict[int, tuple[int, float]] = {}  # by arm: after which round, and what
 
     def tell(self) -> None:
         """Show the status, unless that was a moment ago and the study is not at its end."""
-        if time.monotonic() - self._told > _MOMENT or self._session.journal.rounds_used >= self._planned():
+        now, used, planned = time.monotonic(), self._session.journal.rounds_used, self._planned()
+        if now - self._at > _MOMENT or (used >= planned and (used, planned) != self._shown):
             self._show(self.status())
-            self._told = time.monotonic()
+            self._shown, self._at = (used, planned), now
 
     def status(self) -> Status:
         """Return how far the session is."""
         journal, setup, alive = self._session.journal, self._session.setup, self._session.alive
-        racing = [journal.records(arm) for arm in alive if journal.own_records.get(arm)]
-        scores = [setup.schedule.scoring.score(records, setup.target)[0] for records in racing]
+        scoring = setup.schedule.scoring
+        for arm in alive:
+            round = journal.round_of(arm)
+            if journal.own_records[arm] and self._scores.get(arm, (-1, 0.0))[0] != round:
+                self._scores[arm] = (round, scoring.score(journal.records(arm), setup.target)[0])
+        scores = [self._scores[arm][1] for arm in alive if arm in self._scores]
         used, planned, seconds = journal.rounds_used, self._planned(), time.monotonic() - self._began
         done = used - self._before
         left = seconds / done * (planned - used) if done else None

@@ -120,7 +120,7 @@ def optuna(kind: str = "tpe", startup: int = 5) -> Optuna:
     ``tpe``, ``gp`` (a Gaussian process) and ``cmaes`` learn from the arms that have finished: between the brackets of
     Hyperband, or in random search that starts some arms ``together``. ``random`` draws as Optuna does. ``startup`` arms
     must have reached a rung before tpe and gp learn from it; until then arms are drawn as without Optuna. (Optuna's own
-    number is 10; here arms are dear and few.)
+    number is 10; here arms are few, and each is costly.)
     """
     return Optuna(kind, startup)
 
@@ -254,7 +254,7 @@ def _import(kind: str) -> None:
 
 @contextmanager
 def _quiet(kind: str) -> Iterator[None]:
-    """Keep Optuna from telling of every study that it makes, and torch (for gp) on one thread: the bits stay."""
+    """Keep Optuna from logging every study that it makes, and torch (for gp) on one thread, for the same bits."""
     import optuna
 
     before = optuna.logging.get_verbosity()

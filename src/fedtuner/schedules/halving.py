@@ -43,9 +43,9 @@ def rungs(budget: int, longest: int, eta: int = 3, eliminations: int = 3) -> lis
     """Return the rounds at which arms are compared; the last is ``longest``.
 
     The appendix's formula: eta^R arms, R equal steps of (T - M) / ((eta^(R+1) - 1)/(eta - 1) - R - 1) rounds, then the
-    survivor trains to M. What whole steps leave over lengthens the earliest steps that it can pay for (one round more
-    of step i costs one round for each arm alive in it and saves the survivor one), so no schedule of this form uses
-    more of the budget.
+    survivor trains to M. The rounds that whole steps leave over lengthen steps, the earliest first: one round more of
+    step i costs a round for each arm that is alive in it, but for the survivor, which needs one less at the end. So no
+    schedule of this form uses more of the budget.
 
     >>> rungs(4000, 800)
     [89, 177, 268, 800]

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,7 @@ class Task:
         build: Callable[[], nn.Module],
         loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
         error: Callable[[Tensor, Tensor], Tensor] | None = None,
+        *,
         device: str = "cpu",
         worst_error: float | None = None,
         choices: Mapping[str, Any] | None = None,
@@ -70,7 +72,10 @@ class Task:
     ) -> None:
         if isinstance(build, nn.Module) or not callable(build):
             raise TaskError(f"build is {type(build).__name__}, but must be a function that returns a new module")
-        self._made_of: tuple[Any, ...] = (build, loss, error, device, worst_error, choices, configure)
+        self._made_of: dict[str, Any] = {
+            "build": build, "loss": loss, "error": error, "device": device, "worst_error": worst_error,
+            "choices": choices, "configure": configure,
+        }  # fmt: skip
         self._shapes = Shapes(choices, configure)
         self.choices = self._shapes.choices
         self.shaping = tuple(self.choices)
@@ -96,6 +101,7 @@ class Task:
         self._dropouts = [(m, _dropout(m)) for m in self._module.modules() if _has_dropout(m)]
         self.smallest_batch = 2 if any(isinstance(m, _BATCH_NORMS) for m in self._module.modules()) else 1
         self._bound: Vector | None = None
+        self._velocity: Tensor | None = None  # of plain SGD, once it is used
         self._flat = torch.empty(self.size, device=self.device)
         self._flat_grad = torch.zeros(self.trainable, device=self.device)
         self._grad = self._flat_grad.numpy() if self._on_cpu else np.zeros(self.trainable, np.float32)
@@ -103,12 +109,11 @@ class Task:
         self._shapes.set(self._module, {})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Task, self._made_of  # views of one buffer do not survive being copied one by one
+        return partial(Task, **self._made_of), ()  # views of one buffer do not survive being copied one by one
 
     def on(self, device: str) -> Task:
         """Return the same task with its model and data on another device, such as ``cuda``."""
-        build, loss, error, _, *more = self._made_of
-        return Task(build, loss, error, device, *more)
+        return Task(**{**self._made_of, "device": device})
 
     @property
     def hyperparameters(self) -> Mapping[str, Hyper]:
@@ -246,7 +251,7 @@ class Task:
         flat = torch.from_numpy(w) if self._on_cpu else self._flat
         head, parts = flat[: self.trainable], self._trained_parts
         weights = tensors.stored(head, parts)
-        velocities = tensors.stored(torch.zeros_like(head), parts) if rates.momentum else ()
+        velocities = tensors.stored(self._at_rest(head), parts) if rates.momentum else ()
         for n, rows in enumerate(batches, 1):
             if n % CHECKED == 0 and not torch.isfinite(head).all():
                 break  # it will not come back
@@ -258,6 +263,12 @@ class Task:
             tensors.sgd(weights, moves, velocities, rates)
         if not self._on_cpu:
             w[:] = flat.cpu().numpy()
+
+    def _at_rest(self, head: Tensor) -> Tensor:
+        """Return a velocity of zeros: the same memory for every client, as fresh memory costs more than clearing it."""
+        if self._velocity is None:
+            self._velocity = torch.empty_like(head)
+        return self._velocity.zero_()
 
     def _curvature(self, w: Vector, direction: Vector, data: Data, rows: Rows) -> Vector:
         trained = self._trained

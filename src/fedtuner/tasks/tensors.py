@@ -63,9 +63,7 @@ def take(x: Tensor, rows: Tensor) -> Tensor:
     return x.index_select(0, rows)
 
 
-def sgd(
-    weights: Sequence[Tensor], gradients: Sequence[Tensor], velocities: Sequence[Tensor], rates: Rates
-) -> None:
+def sgd(weights: Sequence[Tensor], gradients: Sequence[Tensor], velocities: Sequence[Tensor], rates: Rates) -> None:
     """Step in place, in one pass over the vectors: what torch.optim.SGD(fused=True) calls."""
     torch._fused_sgd_(
         list(weights), list(gradients), list(velocities), lr=rates.lr, momentum=rates.momentum,

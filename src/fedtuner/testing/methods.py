@@ -78,7 +78,7 @@ class MethodLaws:
     def test_its_vectors_are_as_declared(self) -> None:
         """``extra``, ``memory`` and ``sends`` name what travels, with its shape: a transport checks them."""
         assert set(self.method.sums) <= set(self.method.extra)
-        problem = quadratics()
+        problem = quadratics(statistics=2)
         round, arm = self._round(problem)
         state = advance(round, arm, 3)
         plan, reports = reported(round, arm, state)
@@ -88,6 +88,16 @@ class MethodLaws:
             added = round.setup.method.optimiser(arm.server).extra(report.change[: problem.model.trainable])
             self._fit(report.extra, declared | {name: v.shape for name, v in added.items()}, problem)
             self._fit(report.memory, self.method.memory, problem)
+
+    def test_statistics_are_averaged(self) -> None:
+        """Entries of w without gradients, such as batch-norm's, become the mean of the clients' by |T|."""
+        round, arm = self._round(quadratics(statistics=2))
+        state = advance(round, arm, 2)
+        _, reports = reported(round, arm, state)
+        following, _ = settle(round, arm, state, *reports)
+        shares = np.array([report.examples for report in reports]) / sum(report.examples for report in reports)
+        expected = state.w[-2:] + shares @ np.array([report.change[-2:] for report in reports])
+        assert np.allclose(following.w[-2:], expected, rtol=1e-5)
 
     def test_it_is_tuned_by_fedex_on_any_executor(self) -> None:
         """One candidate or five, one process or two: it runs, and the executors agree to the bit."""

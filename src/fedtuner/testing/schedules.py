@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from fedtuner import tables
 from fedtuner.core.records import Key
-from fedtuner.core.schedule import Evidence, Play, Schedule, Score, Step
+from fedtuner.core.schedule import Play, Schedule, Score, Step, imagined
 from fedtuner.rng import stream
 
 Table = Callable[[int, int], Score]  # what an arm scores at a round; a child scores as the arm that it descends from
@@ -70,7 +70,7 @@ def paused(schedule: Schedule, table: Table, course: Course) -> Iterator[Step]:
         step = on.step
         yield step
         course.take(step)
-        on.tell(Evidence({arm: table(course.root.get(arm, arm), until) for arm, until in step.until.items()}))
+        on.tell(imagined(step.until, lambda arm, at: table(course.root.get(arm, arm), at), schedule.scoring.metric))
     course.winner = on.winner
 
 

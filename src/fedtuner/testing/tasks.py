@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from fedtuner.core.model import Task
+from fedtuner.core.engine import ENGINES
+from fedtuner.core.model import Rates, Task
 from fedtuner.space import Config
 
 
@@ -23,12 +24,12 @@ class TaskLaws:
     tolerance = 2e-2
 
     def task(self) -> Task:
-        """Return the task."""
-        raise NotImplementedError
+        """Return the task to be tested."""
+        raise NotImplementedError("override task()")
 
     def split(self) -> Any:
-        """Return a client's split."""
-        raise NotImplementedError
+        """Return a client's split of a few examples."""
+        raise NotImplementedError("override split()")
 
     def test_its_layout_is_its_size(self) -> None:
         """The parts make up w."""
@@ -101,6 +102,49 @@ class TaskLaws:
             with task.training(data, self.config, 7) as trainer:
                 runs.append([trainer.gradient(w.copy(), rows).copy() for _ in range(3)])
         assert all(np.array_equal(a, b) for a, b in zip(*runs, strict=True))
+
+    def test_a_step_is_that_of_sgd(self) -> None:
+        """g += decay w;  velocity = momentum velocity + g;  w -= lr velocity; without momentum there is no velocity."""
+        task = self.task()
+        w, g, velocity = self._directions(task.trainable)
+        with task.training(task.prepare(self.split()), self.config, 0) as trainer:
+            for rates in (Rates(0.1, 0.5, 0.01), Rates(0.1, 0.0, 0.01), Rates(0.1)):
+                stepped, moving = w.copy(), velocity.copy() if rates.momentum else None
+                trainer.sgd(stepped, g.copy(), moving, rates)
+                slope = g + np.float32(rates.decay) * w + np.float32(rates.momentum) * velocity
+                assert np.allclose(stepped, w - np.float32(rates.lr) * slope, rtol=1e-4, atol=1e-6)
+                assert moving is None or np.allclose(moving, slope, rtol=1e-4, atol=1e-6)
+
+    def test_a_descent_is_step_after_step(self) -> None:
+        """``descend`` is ``gradient`` and ``sgd`` on each batch in turn, but for rounding."""
+        task, rates = self.task(), Rates(0.05, 0.5, 0.01)
+        data, n = task.prepare(self.split()), task.trainable
+        batches = np.array_split(np.arange(len(data)), 2) * 2
+        whole, parts, velocity = task.initial(0), task.initial(0), np.zeros(n, np.float32)
+        with task.training(data, self.config, 3) as trainer:
+            trainer.descend(whole, iter(batches), rates)
+        with task.training(data, self.config, 3) as trainer:
+            for rows in batches:
+                gradient = trainer.gradient(parts, rows)
+                trainer.sgd(parts[:n], gradient, velocity, rates)
+        assert np.allclose(whole, parts, rtol=1e-3, atol=1e-5)
+
+    def test_a_trainer_turns_to_another_split(self) -> None:
+        """``on`` gives the gradients of that split, under the same configuration."""
+        task = self.task()
+        data, w = task.prepare(self.split()), task.initial(0)
+        rows = np.arange(len(data))
+        with task.training(data, self.config, 0) as trainer:
+            first = trainer.gradient(w.copy(), rows, key=0).copy()
+        with task.training(task.prepare(None), self.config, 0) as trainer:
+            assert np.allclose(trainer.on(data).gradient(w.copy(), rows, key=0), first, rtol=1e-4, atol=1e-6)
+
+    def test_its_engines_have_their_names(self) -> None:
+        """The engine "auto" is one of the others, and always the same one."""
+        task = self.task()
+        assert task.engine("sequential").name == "sequential"
+        assert task.engine("auto").name == self.task().engine("auto").name
+        assert task.engine("auto").name in ENGINES
 
     def _directions(self, size: int) -> list[Any]:
         rng = np.random.default_rng(0)

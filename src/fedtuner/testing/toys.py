@@ -28,14 +28,19 @@ class Points:
 
 
 class Quadratics(ModelDefaults):
-    """A task whose every client has a quadratic loss; its error is loss / (1 + loss)."""
+    """A task whose every client has a quadratic loss; its error is loss / (1 + loss).
 
-    def __init__(self, size: int) -> None:
-        self.size = self.trainable = size
+    ``statistics`` entries at the end of w have no gradients: they count batches, as batch-norm does.
+    """
+
+    def __init__(self, size: int, statistics: int = 0) -> None:
+        self.trainable, self.size = size, size + statistics
 
     def initial(self, seed: int) -> Vector:
         """Return a w near zero."""
-        return (0.1 * stream(seed, "quadratics").standard_normal(self.size)).astype(np.float32)
+        w = np.zeros(self.size, np.float32)
+        w[: self.trainable] = 0.1 * stream(seed, "quadratics").standard_normal(self.trainable)
+        return w
 
     def prepare(self, split: Any) -> Points:
         """Return the split: a pair of examples and curvature."""
@@ -46,38 +51,41 @@ class Quadratics(ModelDefaults):
     @contextmanager
     def training(self, data: Points, config: Config, seed: int) -> Iterator[_Trainer]:
         """Yield the gradients of a client's loss."""
-        yield _Trainer(data)
+        yield _Trainer(data, self.trainable)
 
     def evaluate(self, w: Vector, data: Points, config: Config) -> Metrics:
         """Return the mean loss and error."""
         if not len(data):
             return NOTHING
-        losses = 0.5 * (data.curvature * (w - data.x).astype(np.float64) ** 2).sum(axis=1)
+        losses = 0.5 * (data.curvature * (w[: self.trainable] - data.x).astype(np.float64) ** 2).sum(axis=1)
         loss = float(losses.mean())
         return Metrics(loss, loss / (1 + loss) if np.isfinite(loss) else float("nan"), len(data))
 
     def layout(self) -> list[Part]:
-        """Return the one part of w."""
-        return [Part("w", (self.size,))]
+        """Return the parts of w."""
+        counts = [Part("batches", (self.size - self.trainable,))] if self.size > self.trainable else []
+        return [Part("w", (self.trainable,)), *counts]
 
 
 class _Trainer(NumPySteps):
-    def __init__(self, data: Points) -> None:
-        self._data = data
+    def __init__(self, data: Points, trainable: int) -> None:
+        self._data, self._trainable = data, trainable
 
     def gradient(self, w: Vector, rows: Rows, key: int | None = None) -> Vector:
-        return np.asarray(self._data.curvature * (w - self._data.x[rows].mean(axis=0)), np.float32)
+        w[self._trainable :] += 1
+        return np.asarray(self._data.curvature * (w[: self._trainable] - self._data.x[rows].mean(axis=0)), np.float32)
 
     def curvature(self, w: Vector, direction: Vector, rows: Rows, key: int | None = None) -> Vector:
         return self._data.curvature * direction
 
     def on(self, data: Points) -> _Trainer:
-        return _Trainer(data)
+        return _Trainer(data, self._trainable)
 
 
 def quadratics(
-    clients: int = 8, size: int = 6, examples: int = 12, spread: float = 2.0, noise: float = 0.3, seed: int = 0
-) -> Simulation:
+    clients: int = 8, size: int = 6, examples: int = 12, spread: float = 2.0, noise: float = 0.3, seed: int = 0,
+    *, statistics: int = 0,
+) -> Simulation:  # fmt: skip
     """Return clients whose optima lie ``spread`` apart and whose curvatures differ, with noisy examples.
 
     Examples are draws of the Gaussian whose negative log-likelihood is the loss, up to ``noise``. With ``noise=0``
@@ -90,7 +98,7 @@ def quadratics(
         curvature = np.exp(rng.uniform(-1.5, 0.5, size)).astype(np.float32)
         points = (centre + noise * rng.standard_normal((3, examples, size)) / np.sqrt(curvature)).astype(np.float32)
         made.append(Client(i, *((part, curvature) for part in points)))
-    return Simulation(Quadratics(size), made, "quadratics")
+    return Simulation(Quadratics(size, statistics), made, "quadratics")
 
 
 def optimum(problem: Simulation) -> NDArray[np.float64]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from fedtuner.experiments import pictures
 from fedtuner.experiments.statistics import summary
 from fedtuner.theory.experiment import TUNERS, rate, straightness
 from fedtuner.theory.theorem import Floats
@@ -18,15 +18,11 @@ Record = Mapping[str, Any]  # what `report.record` returns, or one of its runs
 
 def picture(result: Record) -> dict[str, bytes]:
     """Return the picture as {"png": ..., "svg": ...}; empty where matplotlib is not installed."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError:
-        return {}
     similarities = result["settings"]["setting"]["similarities"]
-    with matplotlib.rc_context({"svg.hashsalt": "fedtuner", "svg.fonttype": "none", "font.size": 8}):
-        figure = Figure(figsize=(11, 3.1 * math.ceil((len(similarities) + 2) / 3)), layout="constrained")
-        panels = figure.subplots(math.ceil((len(similarities) + 2) / 3), 3, squeeze=False).ravel()
+    rows = math.ceil((len(similarities) + 2) / 3)
+
+    def draw(canvas: Any) -> None:
+        panels = canvas.subplots(rows, 3, squeeze=False).ravel()
         for axes, similarity in zip(panels, similarities, strict=False):
             _draw_regret(axes, [run for run in result["runs"] if run["similarity"] == similarity])
         _draw_excess(panels[len(similarities)], result)
@@ -34,13 +30,12 @@ def picture(result: Record) -> dict[str, bytes]:
         for axes in panels[len(similarities) + 2 :]:
             axes.remove()
         handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
-        made = {}
-        for kind, about in (("png", {"Software": None}), ("svg", {"Date": None})):
-            data = io.BytesIO()
-            figure.savefig(data, format=kind, dpi=130, metadata=about)
-            made[kind] = data.getvalue()
-    return made
+        canvas.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
+
+    try:
+        return pictures.picture(draw, (11, 3.1 * rows), font=8, dpi=130)
+    except ImportError:
+        return {}
 
 
 def _curves(runs: Sequence[Record], name: str) -> tuple[list[int], Floats, Floats]:

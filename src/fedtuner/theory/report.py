@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from fedtuner import __version__
-from fedtuner.errors import SpecError
-from fedtuner.experiments import tables
+from fedtuner.experiments import pictures, tables
 from fedtuner.experiments.statistics import summary
-from fedtuner.run.store.files import read_json, replace_file, write_json
+from fedtuner.run.store.files import read_json
 from fedtuner.run.versions import machine, versions
+from fedtuner.tables import plain
 from fedtuner.theory import experiment
 from fedtuner.theory.experiment import TUNERS, Progress, rate, straightness
 from fedtuner.theory.picture import picture
@@ -75,16 +75,8 @@ def kept(folder: Path, setting: Setting, tau: int, seeds: int) -> Record | None:
 
 def write(result: Record, folder: Path) -> list[Path]:
     """Write the record and, where matplotlib is installed, the picture; return the files."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        files = [folder / "theory.json"]
-        write_json(files[0], result)
-        for kind, data in picture(result).items():
-            files.append(folder / f"theory.{kind}")
-            replace_file(files[-1], data)
-    except OSError as error:
-        raise SpecError(f"cannot write to {folder}: {error.strerror}") from error
-    return files
+    parts = {"json": (json.dumps(plain(result), indent=2) + "\n").encode(), **picture(result)}
+    return pictures.write(folder, {f"theory.{suffix}": data for suffix, data in parts.items()})
 
 
 def _settings(setting: Setting, tau: int, seeds: int) -> Record:

@@ -10,8 +10,8 @@ Khodak et al., "Federated Hyperparameter Tuning", NeurIPS 2021: Algorithm 2, the
 - An improvement from infinity (-infinity) counts as the best of the round's finite values and lambda_t.
 - All is done on log theta, so theta can neither leave the simplex nor become NaN.
 
-Beyond the paper: ``step="none"`` draws the candidates and never moves theta, so that what they do can be told from what
-FedEx learns. Its mode is then the first candidate, the arm's own configuration.
+Beyond the paper: ``step="none"`` draws candidates and never moves theta: a control that separates the effect of drawing
+them from that of learning. Its mode is then the first candidate, the arm's own configuration.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Tries = Sequence[Number] | Sequence[Sequence[Number]]  # one of each client, or 
 STEPS = ("aggressive", "adaptive", "constant", "none")
 METRICS = ("error", "loss")
 SIGNALS = ("absolute", "improvement")
-_FLOOR = -700.0  # the smallest log theta beside the largest: below -708 its exponential loses precision, then is 0
+_FLOOR = -700.0  # how far a log theta may be below the largest: below -708 the exponential loses precision
 _HUGE = 1e100  # values beyond this count as this
 
 
@@ -84,7 +84,7 @@ class FedEx:
         """Return c_1 as proposed, c_2..c_k from its eps-neighbourhood, and theta_1 = (1/k, ..., 1/k).
 
         An arm's b and c_1 do not depend on k, so a study with FedEx and one without it meet the same arms. An arm that
-        goes on from another's state keeps that one's theta if the candidates are the same.
+        goes on from another's state keeps that arm's candidates and theta if its client configuration is the same.
         """
         others = (
             {**arm.client, **space.near(arm.client, self.eps, stream(seed, "arm", arm.id, "candidate", j))}
@@ -115,7 +115,8 @@ class FedEx:
         """Move theta by a step of exponentiated gradient, unless its entropy is below the cutoff."""
         if belief.theta.entropy < self.cutoff:
             return belief
-        whole = len({len(s.labels) for s in seen}) <= 1  # else some did not try all: only what theta drew counts
+        # Where some clients tried fewer candidates than others, only those drawn from theta count.
+        whole = len({len(s.labels) for s in seen}) <= 1
         labels = [list(s.labels) if whole else [s.labels[0]] for s in seen]
         values = [list(s.values) if whole else [s.values[0]] for s in seen]
         theta = exponentiate(belief.theta, labels, values, [s.weight for s in seen], self.step, belief.gamma)
@@ -204,7 +205,7 @@ def choose(theta: Theta, n: int, rng: Generator, cutoff: float = 0.0) -> list[in
 
 
 def also(choices: Sequence[int], k: int, tries: int, rng: Generator) -> list[list[int]]:
-    """Return which further candidates each client tries: ``tries - 1`` of the others, each as likely as the next."""
+    """Return which further candidates each client tries: ``tries - 1`` of the others, drawn uniformly."""
     if tries == k:
         return [[j for j in range(k) if j != chosen] for chosen in choices]
     if tries == 1:
@@ -299,7 +300,7 @@ def _log_gradient(theta: Theta, j: NDArray[np.int64], v: Floats, p: Floats) -> t
     k, baseline = theta.log_theta.size, theta.baseline
     tries, j, share = j.shape[1], j.ravel(), p[:, None]
     total = np.bincount(j, weights=(share * (v - baseline)).ravel(), minlength=k)
-    # What differences leave of rounding is no gradient, but an aggressive step would make a full step of it.
+    # Differences that are rounding errors count as 0: an aggressive step would make a full step of them.
     rounding = 1e-12 * np.bincount(j, weights=(share * (np.abs(v) + abs(baseline))).ravel(), minlength=k)
     total = np.where(np.abs(total) > rounding, total, 0.0)
     with np.errstate(divide="ignore"):

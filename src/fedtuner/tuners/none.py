@@ -31,7 +31,7 @@ class Untuned:
         return ((Choice(0, belief),),) * n
 
     def value(self, tried: Tried) -> float:
-        """Return the error, which nobody asks for."""
+        """Return the error, from which nothing is learned."""
         return tried.after.error
 
     def update(self, belief: Config, seen: Sequence[Seen]) -> Config:

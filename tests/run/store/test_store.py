@@ -33,13 +33,10 @@ from fedtuner.tables import differences
 from fedtuner.tuners import fedex
 
 # Other tests may have left threads of libraries in this process; the workers do not use them.
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-
-
-@pytest.fixture(autouse=True)
-def _unflushed(monkeypatch):
-    """Only a power cut could tell whether data was flushed to the disk, and flushing is what takes the time here."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
+pytestmark = [
+    pytest.mark.usefixtures("unflushed"),
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -1,17 +1,11 @@
 """Every store keeps the laws."""
 
-import os
-
 import pytest
 
 from fedtuner.run.store import Folder, InMemory
 from fedtuner.testing import StoreLaws
 
-
-@pytest.fixture(autouse=True)
-def _unflushed(monkeypatch):
-    """Only a power cut could tell whether data was flushed to the disk."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
+pytestmark = pytest.mark.usefixtures("unflushed")
 
 
 class TestFolder(StoreLaws):

@@ -1,0 +1,226 @@
+"""Watchers are told every line of the journal once, in its order; a person is told how far a study is."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+from collections import Counter
+
+import pytest
+
+import fedtuner as ft
+import toys
+from crashes import Evolving
+from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Joined, Note, Started, Won
+from fedtuner.errors import Interrupted
+from fedtuner.run import saving, watch
+from fedtuner.run.executors import worker
+from fedtuner.run.store import Folder, InMemory
+from fedtuner.run.watch import Status, duration, showing, stoppable
+
+# Other tests may have left threads of libraries in this process; the workers do not use them.
+pytestmark = [
+    pytest.mark.usefixtures("unflushed"),
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+]
+
+
+class Crowd(ft.Simulation):
+    """Clients that come one by one, whenever somebody looks; and one thing goes wrong for each of them."""
+
+    def __init__(self) -> None:
+        super().__init__(toys.Softmax(), toys.clients(), "crowd")
+        self.came: list[str | int] = []
+        self.wrong: list[Note] = []
+
+    def met(self):
+        if len(self.came) < len(self.clients):
+            self.came.append(self.clients[len(self.came)].id)
+            self.wrong.append(Note("late", "too late", client=self.came[-1]))
+        return self.came
+
+    def recall(self, ids):
+        self.came = list(ids)
+
+    def notes(self):
+        told, self.wrong = self.wrong, []
+        return told
+
+
+def lines(store):
+    return list(map(repr, store.events()))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("save", [-1.0, 2.0], ids=["often", "rarely"])
+@pytest.mark.parametrize("schedule", [toys.SCHEDULE, Evolving()], ids=["halving", "children"])
+@pytest.mark.parametrize("stores", [Folder, lambda path: InMemory()], ids=["folder", "memory"])
+def test_watchers_are_told_the_lines_of_the_journal(tmp_path, monkeypatch, workers, save, schedule, stores):
+    monkeypatch.setattr(saving, "_SAVE", save)
+    monkeypatch.setattr(worker, "_SHIP", save)
+    seen, store = [], stores(tmp_path / "s")
+    study = toys.tune(problem=Crowd(), store=store, watch=seen.append, workers=workers, schedule=schedule)
+    study.evaluate()
+    assert list(map(repr, seen)) == lines(store)
+    counted = Counter(type(event) for event in seen)
+    arms, rounds = len(study.journal.arms), study.rounds_used
+    assert counted == {Begun: 1, Started: arms, Done: rounds, Eliminated: arms - 1, Won: 1, Evaluated: 1, Joined: 6}
+    assert isinstance(seen[0], Begun)
+    assert [type(event) for event in seen if isinstance(event, (Won, Evaluated))] == [Won, Evaluated]
+    done = {}
+    for event in seen:
+        if isinstance(event, Started):
+            done[event.arm.id] = (event.arm.parent or (0, 0))[1]
+        elif isinstance(event, Done):
+            done[event.record.arm] += 1
+            assert event.record.round == done[event.record.arm]
+        elif isinstance(event, Eliminated):
+            assert event.round == done[event.arm]
+    assert [event.ids for event in seen if isinstance(event, Joined)] == [(f"phone{i}",) for i in range(6)]
+
+
+def test_a_watcher_is_told_what_is_on_disk(tmp_path):
+    """When it is told, the line is there: a kill cannot take back what it was told."""
+    count = 0
+
+    def look(event):
+        nonlocal count
+        count += 1
+        assert repr(event) in lines(Folder(tmp_path / "s"))
+
+    toys.tune(store=tmp_path / "s", watch=look)
+    assert count > 30
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_after_a_resume_only_new_events_are_told(tmp_path, monkeypatch, workers):
+    monkeypatch.setattr(watch, "_MOMENT", 0.0)
+    lives = []
+    for at in (4, 13, 22, None):
+        lives.append([])
+        asked = []
+
+        def stop(status, at=at, asked=asked):
+            if at is not None and status.used >= at and not asked:
+                asked.append(True)
+                os.kill(os.getpid(), signal.SIGINT)
+
+        try:
+            toys.tune(store=tmp_path / "s", watch=lives[-1].append, workers=workers, progress=stop)
+        except Interrupted:
+            assert at is not None
+    assert len(lives[0]) < sum(map(len, lives))
+    assert [repr(event) for life in lives for event in life] == lines(Folder(tmp_path / "s"))
+    again = []
+    toys.tune(store=tmp_path / "s", watch=again.append)
+    assert again == []  # it is finished
+
+
+def test_a_watcher_that_fails_stops_the_study_and_loses_nothing(tmp_path):
+    seen = []
+
+    def look(event):
+        seen.append(event)
+        if len(seen) == 12:
+            raise ZeroDivisionError("in the watcher")
+
+    for _ in range(2):
+        seen.clear()
+        with pytest.raises(ZeroDivisionError, match="in the watcher"):
+            toys.tune(store=tmp_path / "s", watch=look)
+    expected = toys.tune()
+    assert toys.tune(store=tmp_path / "s").history == expected.history
+
+
+def test_the_untuned_default_is_not_watched():
+    seen = []
+    study = toys.tune(watch=seen.append)
+    told = len(seen)
+    ft.untuned(study, progress=False)
+    assert len(seen) == told
+
+
+def test_notes_go_to_the_log_and_not_to_watchers(tmp_path):
+    seen, store = [], InMemory()
+    toys.tune(problem=Crowd(), store=store, watch=seen.append)
+    assert [note.client for note in store.notes] == [f"phone{i}" for i in range(6)]
+    assert not any(isinstance(event, Note) for event in seen)
+
+
+def test_who_came_is_recalled_when_a_study_is_continued(tmp_path, monkeypatch):
+    monkeypatch.setattr(watch, "_MOMENT", 0.0)
+
+    def stop(status):
+        if status.used == 3:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        toys.tune(problem=Crowd(), store=tmp_path / "s", progress=stop)
+    crowd, seen = Crowd(), []
+    toys.tune(problem=crowd, store=tmp_path / "s", watch=seen.append)
+    assert 0 < sum(isinstance(event, Joined) for event in seen) < 6
+    assert crowd.came == [f"phone{i}" for i in range(6)]
+
+
+# What a person is told
+
+
+STATUS = Status(used=7, planned=30, alive=2, arms=4, best=0.25, left=75.0)
+
+
+def test_a_status_in_words():
+    assert str(STATUS) == "7/30 rounds, 2 of 4 arms alive, best 0.250, 1 min 15 s left"
+    assert str(Status(0, 30, 4, 4, None, None)) == "0/30 rounds, 4 of 4 arms alive, best -, ? left"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.4, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (3599, "59 min 59 s"), (3600, "1 h 0 min"),
+        (1e5, "27 h 46 min"),
+    ],
+)  # fmt: skip
+def test_durations(seconds, said):
+    assert duration(seconds) == said
+
+
+def test_lines_are_few_and_the_last_is_the_end(monkeypatch):
+    out, now = io.StringIO(), 0.0
+    monkeypatch.setattr(watch.time, "monotonic", lambda: now)
+    with showing(True, "tuning", out) as show:
+        for used in range(31):
+            show(Status(used, 30, 2, 4, 0.25, 1.0))
+            now += 1.0
+        show(Status(30, 30, 2, 4, 0.25, 0.0))
+    assert [line.split("/")[0] for line in out.getvalue().splitlines()] == [
+        f"tuning: {n}" for n in (0, 5, 10, 15, 20, 25, 30)
+    ]
+
+
+def test_a_bar_where_there_is_a_terminal():
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    out = Terminal()
+    with showing(None, "tuning", out) as show:
+        assert not out.getvalue()  # nothing before there is something to show
+        show(STATUS)
+    assert "tuning" in out.getvalue()
+
+
+def test_the_first_signal_asks_and_the_second_interrupts():
+    with stoppable() as stop:
+        assert not stop()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_signals_that_are_not_ours_are_left_alone():
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with stoppable(ours=False) as stop:
+        assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+        assert not stop()
