@@ -193,6 +193,11 @@ def outline(schedule: Schedule, *path: Any) -> Outline:
         return _outline.__wrapped__(known, path)
 
 
+def unused(schedule: Schedule) -> int:
+    """Return how many rounds of its budget a schedule leaves, if no arm ends early."""
+    return schedule.budget - outline(schedule).cost
+
+
 @lru_cache(maxsize=256)
 def _outline(known: Hashable, path: tuple[Any, ...]) -> Outline:
     schedule = cast(Schedule, known)

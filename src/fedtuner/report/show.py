@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fedtuner.core.schedule import outline
+from fedtuner.core.schedule import outline, unused
 from fedtuner.report.console import console
 from fedtuner.report.summary import is_fedex
 from fedtuner.run import spec
@@ -26,8 +26,15 @@ def headline(described: Mapping[str, Any], arms: int | None) -> str:
         inside = "" if _name(tuner) == "none" else f" around {_name(tuner)}"
     return (
         f"{described['problem']['name']}: {described['problem']['clients']} clients, {described['method']}; {outside}"
-        f"{inside}; {schedule['budget']} rounds, at most {schedule['longest']} an arm; seed {described['seed']}"
+        f"{inside}; {schedule['budget']} rounds{_left(schedule)}, at most {schedule['longest']} an arm; "
+        f"seed {described['seed']}"
     )
+
+
+def _left(schedule: Mapping[str, Any]) -> str:
+    """Return the words for rounds that a schedule will not use; none if it is one's own."""
+    left = unused(spec.schedule(schedule)) if schedule["kind"] in KINDS else 0
+    return f", of which {left} {'stays' if left == 1 else 'stay'} unused" if left else ""
 
 
 def _arms(schedule: Mapping[str, Any]) -> int | None:
