@@ -382,7 +382,7 @@ def use(lengths, longest, eta):
     ("eta", "eliminations"), [(2, 1), (2, 2), (2, 3), (2, 4), (3, 1), (3, 2), (3, 3), (4, 2), (5, 1)]
 )
 def test_no_other_rungs_use_more_of_the_budget(eta, eliminations):
-    """By trying all: equal steps by the appendix's formula, or as long as fit, then every assignment of what remains."""
+    """By trying all: equal steps by the appendix's formula, or as long as fit, then every use of what remains."""
     full = tried_all = 0
     for longest, budget in itertools.product(range(eliminations, 18), range(1, 110)):
         if budget < longest:
