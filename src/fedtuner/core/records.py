@@ -55,7 +55,8 @@ class State:
     belief: Any  # the tuner's
     slots: Vectors = field(default_factory=dict)  # the server's vectors
     memory: Memory = field(default_factory=dict)  # the clients' vectors
-    ended: str = ""  # why it gets no more rounds: "diverged"; empty while it can go on
+    ended: str = ""  # why it gets no more rounds: "diverged", "stalled"; empty while it can go on
+    broken: int = 0  # rounds in a row, up to this one, in which every update was broken
 
 
 @dataclass(frozen=True)

@@ -60,13 +60,16 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         _print_arms(out, summary["arms"])
         out.print(f"To continue, run the command that made it, with --store {summary['store']}")
         return
-    diverged = f"; {len(result['diverged'])} of {len(summary['arms'])} arms diverged" if result["diverged"] else ""
+    ended = "".join(
+        f"; {len(result[why])} of {len(summary['arms'])} arms {why}" for why in ("diverged", "stalled") if result[why]
+    )
     out.print(
         f"[bold]Best: arm {result['arm']}[/bold], trained for {result['rounds']} rounds; the study used "
-        f"{result['rounds_used']} of {result['budget']}{diverged}. Clients trained {summary['local_work']} times."
+        f"{result['rounds_used']} of {result['budget']}{ended}. Clients trained {summary['local_work']} times."
     )
     if math.isinf(result["score"]):
-        out.print("[red]Every arm diverged: narrow the space (lower learning rates), or raise the budget.[/red]")
+        why = "diverged or stalled" if result["stalled"] else "diverged"
+        out.print(f"[red]Every arm {why}: narrow the space (lower learning rates), or raise the budget.[/red]")
     table = Table("", "configuration found", box=None, pad_edge=False, header_style="dim")
     table.add_row("server", _config(result["server"], described["server"]))
     confidence = max(result["theta"])
@@ -115,7 +118,7 @@ def _print_arms(out: Console, arms: Iterable[Mapping[str, Any]]) -> None:
     table = Table("arm", "rounds", "error", "loss", "", box=None, pad_edge=False, header_style="dim")
     for arm in arms:
         numbers = ("-" if arm[name] is None else f"{arm[name]:.3f}" for name in ("error", "loss"))
-        table.add_row(str(arm["arm"]), str(arm["rounds"]), *numbers, "diverged" if arm["diverged"] else "")
+        table.add_row(str(arm["arm"]), str(arm["rounds"]), *numbers, arm["ended"])
     out.print(table)
 
 
