@@ -266,7 +266,7 @@ def exponentiate(
         elif step == "aggressive":
             log_eta -= log_norm
         log_theta = _normalise(log_theta - sign * np.exp(np.minimum(log_eta + log_size, 300.0)))
-    mean = float(p @ np.minimum(v[:, 0], top))
+    mean = float(p @ np.minimum(v, top)[:, 0])
     return Theta(log_theta, gamma * theta.past + mean, gamma * theta.mass + 1.0, squares)
 
 
