@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedtuner.experiments.compare import compare
+from fedtuner.experiments.compare import compare, faults
 from fedtuner.experiments.results import Result, read
 from fedtuner.experiments.tables import fill, markdown
 from fedtuner.experiments.tabulate import differences, render
@@ -58,8 +58,9 @@ def made_with(found: Sequence[Result]) -> str:
     """Return the number of studies, and the machines and the versions that computed them."""
     machines = {f"{kept['machine']['cpu']}, {kept['machine']['cores']} cores" for kept in found}
     versions = {", ".join(f"{name} {version}" for name, version in kept["versions"].items()) for kept in found}
-    diverged, arms = sum(len(kept["diverged"]) for kept in found), sum(kept["arms"] for kept in found)
-    return f"{len(found)} studies; {diverged} of {arms} arms diverged; {'; '.join(sorted(machines | versions))}"
+    told = faults(found)
+    ended = f"{told.diverged} of {told.arms} arms diverged" + (f", {told.stalled} stalled" if told.stalled else "")
+    return f"{len(found)} studies; {ended}; {'; '.join(sorted(machines | versions))}"
 
 
 def pictures(file: Path) -> list[str]:

@@ -18,7 +18,7 @@ from fedtuner.core.method import Optimiser, default_space
 from fedtuner.core.model import Hyper, Metrics, Model, ModelDefaults, Part
 from fedtuner.core.robust import Median, Trimmed
 from fedtuner.core.schedule import Evidence, Schedule, Scoring, Start, Step
-from fedtuner.core.setup import Setup, resolve, with_own_optimiser
+from fedtuner.core.setup import Setup, resolve, with_named_optimiser
 from fedtuner.core.tally import Weights, mean
 from fedtuner.errors import FedtunerError, SpecError, StoreError
 from fedtuner.methods.momentum import sgd
@@ -404,13 +404,13 @@ puller = Optimiser("puller", "nobody", _step, {"pull": Hyper(ft.Float(0.1, 1.0),
 
 def test_a_server_optimiser_is_named_by_its_place() -> None:
     given = ft.Space(server={"optimiser": ["sgd", "test_setup:puller"], "lr": 1.0})
-    method, space = with_own_optimiser(methods.fedavg, given)
+    method, space = with_named_optimiser(methods.fedavg, given)
     assert method.optimisers["puller"] is puller
     assert method.server["pull"] is puller.hypers["pull"]
     assert method.server["optimiser"].default == "puller"
     assert space == ft.Space(server={"optimiser": ["sgd", "puller"], "lr": 1.0})
-    assert with_own_optimiser(methods.fedavg, None) == (methods.fedavg, None)
-    assert with_own_optimiser(methods.fedavg, ft.Space()) == (methods.fedavg, ft.Space())
+    assert with_named_optimiser(methods.fedavg, None) == (methods.fedavg, None)
+    assert with_named_optimiser(methods.fedavg, ft.Space()) == (methods.fedavg, ft.Space())
     setup = resolved(space=given)
     assert setup.space == space
     assert setup.describe()["server"]["optimiser"] == ["sgd", "puller"]

@@ -78,6 +78,7 @@ def test_a_summary_says_what_the_study_says(name, tmp_path):
     assert found["result"] == {
         "arm": best.arm, "rounds": best.rounds, "score": best.score, "rounds_used": study.rounds_used,
         "budget": study.schedule.budget, "diverged": [0, 1, 2, 3] if name == "diverging" else [],
+        "stalled": [],
         "server": best.server, "client": best.client, "theta": best.theta.tolist(),
         "candidates": list(best.candidates),
     }  # fmt: skip
@@ -98,6 +99,7 @@ def test_a_summary_says_what_the_study_says(name, tmp_path):
         own = [r for r in study.history if r.arm == arm["arm"]]
         assert arm == {
             "arm": arm["arm"], "rounds": records[-1].round, "diverged": records[-1].diverged,
+            "ended": "diverged" if records[-1].diverged else "",
             "error": records[-1].error, "loss": records[-1].loss, "broken": sum(r.broken for r in own),
             "dropped": sum(r.dropped for r in own), "entropy": records[-1].entropy,
         }  # fmt: skip

@@ -362,13 +362,13 @@ def test_golden_rungs(budget, longest, eta, eliminations, expected, unused):
     assert outline(halving(budget, longest, eta, eliminations)).cost == budget - unused
 
 
-def extras(prices, left):
-    """Yield every way to spend at most ``left`` on whole numbers of additional rounds of each step."""
+def extras(prices, left, room):
+    """Yield every way to spend at most ``left`` on whole numbers of additional rounds of each step, ``room`` in all."""
     if not prices:
         yield ()
         return
-    for n in range(left // prices[0] + 1):
-        for rest in extras(prices[1:], left - n * prices[0]):
+    for n in range(min(left // prices[0], room) + 1):
+        for rest in extras(prices[1:], left - n * prices[0], room - n):
             yield (n, *rest)
 
 
@@ -382,12 +382,9 @@ def use(lengths, longest, eta):
     ("eta", "eliminations"), [(2, 1), (2, 2), (2, 3), (2, 4), (3, 1), (3, 2), (3, 3), (4, 2), (5, 1)]
 )
 def test_no_other_rungs_use_more_of_the_budget(eta, eliminations):
-    """By trying all: equal steps by the appendix's formula, then every assignment of what remains.
-
-    The setting is refused where, and only where, none of those that use the most fits within ``longest``.
-    """
-    refused = met = 0
-    for longest, budget in itertools.product(range(1, 18), range(1, 110)):
+    """By trying all: equal steps by the appendix's formula, or as long as fit, then every use of what remains."""
+    full = tried_all = 0
+    for longest, budget in itertools.product(range(eliminations, 18), range(1, 110)):
         if budget < longest:
             continue
         step = (budget - longest) // ((eta ** (eliminations + 1) - 1) // (eta - 1) - eliminations - 1)
@@ -395,19 +392,14 @@ def test_no_other_rungs_use_more_of_the_budget(eta, eliminations):
             with pytest.raises(SpecError, match="raise budget"):
                 rungs(budget, longest, eta, eliminations)
             continue
-        left = budget - use([step] * eliminations, longest, eta)
-        tried = [[step + n for n in more] for more in extras([eta**r - 1 for r in range(eliminations, 0, -1)], left)]
-        most = max(use(lengths, longest, eta) for lengths in tried)
-        assert most <= budget
-        if any(use(lengths, longest, eta) == most and sum(lengths) <= longest for lengths in tried):
-            met += 1
-            assert halving(budget, longest, eta, eliminations).brackets[0].cost == most
-        else:
-            refused += 1
-            with pytest.raises(SpecError, match=f"past longest = {longest} "):
-                rungs(budget, longest, eta, eliminations)
-    assert met > 20
-    assert refused > 20
+        step = min(step, longest // eliminations)
+        left, room = budget - use([step] * eliminations, longest, eta), longest - step * eliminations
+        more = extras([eta**r - 1 for r in range(eliminations, 0, -1)], left, room)
+        most = max(use([step + n for n in each], longest, eta) for each in more)
+        assert halving(budget, longest, eta, eliminations).brackets[0].cost == most <= budget
+        full += most == budget
+        tried_all += 1
+    assert 20 < full < tried_all
 
 
 def test_halving_keeps_the_best_third():
@@ -564,7 +556,7 @@ def test_the_best_are_those_that_no_other_beats(scores, n):
         ([0.4], 0.5, 0.4),
         ([0.1, math.inf], 0.0, math.inf),  # diverged is not the same as unknown
         ([0.1, math.inf], 0.5, math.inf),
-        ([math.inf, 0.1], 1.0, math.inf),
+        ([math.inf, 0.1], 1.0, 0.6),  # it has recovered: the mean of 0.1 and 1.1
         ([math.inf, 0.1], 0.0, 0.1),
         *itertools.product([[], [math.nan], [math.nan] * 3], [0.0, 0.5, 1.0], [math.inf]),
     ],
@@ -582,17 +574,6 @@ def test_a_discounted_score_is_a_mean(scores, discount):
 
 
 # What is refused, and that the remedy helps.
-
-
-def test_a_rung_past_the_longest_run_is_refused():
-    with pytest.raises(SpecError) as caught:
-        rungs(500, 64, 2, 4)
-    said = str(caught.value)
-    assert "the last elimination would be at round 68, past longest = 64" in said  # steps 17, 16, 17, 18
-    assert "budget 500, eta 2, eliminations 4" in said
-    assert "raise longest, lower budget, or raise eliminations" in said
-    for remedy in [(500, 80, 2, 4), (480, 64, 2, 4), (500, 64, 2, 5)]:
-        assert rungs(*remedy)[-1] == remedy[1]
 
 
 @pytest.mark.parametrize(

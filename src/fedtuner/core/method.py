@@ -2,8 +2,9 @@
 
 ``local`` is a pure function of the client, the round's plan and the client's job; ``aggregate`` of the server's state
 and the round's tally. A method that keeps vectors declares them: ``memory`` stays with a client and comes back in its
-next job, ``extra`` is averaged like the change and arrives in ``Tally.extra``, and the server's slots that ``sends``
-names travel to the clients in ``Plan.slots``.
+next job, ``extra`` is averaged like the change and arrives in ``Tally.extra``, or where ``sums`` names it is added up
+over the clients and arrives in ``Tally.sums``, and the server's slots that ``sends`` names travel to the clients in
+``Plan.slots``. Sums are over the clients whose memory is kept, so that what they tell of it adds up.
 """
 
 from __future__ import annotations
@@ -78,11 +79,15 @@ class Local:
         """Return the gradient of the mean loss on these rows; the array is the caller's until the next call."""
         return self.trainer.gradient(w, rows)
 
-    def full_gradient(self, w: Vector, chunk: int = 1024) -> Vector:
-        """Return the gradient of the mean loss over all training examples, as a new array."""
+    def full_gradient(self, w: Vector, most: int = 1024) -> Vector:
+        """Return the gradient of the mean loss over all training examples, as a new array; 0 where these are too few.
+
+        It is taken in chunks of up to ``most`` rows, as equal as can be: none is too small to train on.
+        """
         total = np.zeros(self.trainable, np.float32)
-        for start in range(0, self.examples, chunk):
-            rows = np.arange(start, min(start + chunk, self.examples))
+        if self.examples < self.smallest_batch:
+            return total
+        for rows in np.array_split(np.arange(self.examples), max(1, -(-self.examples // most))):
             total += self.gradient(w, rows) * np.float32(len(rows) / self.examples)
         return total
 
@@ -115,32 +120,48 @@ class Method:
     optimisers: Mapping[str, Optimiser]  # by the values of the server's hyperparameter "optimiser"
     sends: tuple[str, ...] = ()  # the server's slots that travel to the clients
     extra: Mapping[str, Shape] = field(default_factory=dict)
+    sums: tuple[str, ...] = ()  # those of extra that are added up instead of averaged
     memory: Mapping[str, Shape] = field(default_factory=dict)
     plain: bool = False  # whether a ``Learner``'s own training can stand in for its local training
+    given: frozenset[str] = frozenset()  # the server's defaults that were given: those of an optimiser leave them
 
     def optimiser(self, b: Config) -> Optimiser:
         """Return the server optimiser that a configuration names."""
         return self.optimisers[str(b["optimiser"])]
 
     def with_defaults(self, client: Config | None = None, server: Config | None = None) -> Method:
-        """Return the same method with other default values.
+        """Return the same method with other default values; another optimiser brings its own for what is not given.
 
         >>> from fedtuner import methods
         >>> methods.fedavg.with_defaults(client={"lr": 0.5}).client["lr"].default
         0.5
         """
         check(self, Space(client, server), {})
+        given = dict(server or {})
+        new = self.stepping_by(str(given["optimiser"])) if "optimiser" in given else self
         return replace(
-            self,
-            client={**self.client, **{k: replace(self.client[k], default=v) for k, v in (client or {}).items()}},
-            server={**self.server, **{k: replace(self.server[k], default=v) for k, v in (server or {}).items()}},
+            new,
+            client={**new.client, **{k: replace(new.client[k], default=v) for k, v in (client or {}).items()}},
+            server={**new.server, **{k: replace(new.server[k], default=v) for k, v in given.items()}},
+            given=new.given | given.keys(),
         )
 
     def with_optimiser(self, optimiser: Optimiser) -> Method:
         """Return the same method with one's own server optimiser, and what it reads, as the default."""
         known = {**self.optimisers, optimiser.name: optimiser}
-        options = Hyper(None, optimiser.name, options=tuple(known), about=self.server["optimiser"].about)
-        return replace(self, optimisers=known, server={**self.server, **optimiser.hypers, "optimiser": options})
+        return replace(self, optimisers=known)._by(optimiser.name)
+
+    def stepping_by(self, name: str) -> Method:
+        """Return the same method with another of its optimisers as the default.
+
+        What the optimiser reads has its defaults and ranges, but for defaults that were given.
+        """
+        return self if self.server["optimiser"].default == name else self._by(name)
+
+    def _by(self, name: str) -> Method:
+        options = replace(self.server["optimiser"], default=name, options=tuple(self.optimisers))
+        reads = {k: hyper for k, hyper in self.optimisers[name].hypers.items() if k not in self.given}
+        return replace(self, server={**self.server, **reads, "optimiser": options})
 
 
 def defaults(hypers: Mapping[str, Hyper]) -> dict[str, Value]:

@@ -7,7 +7,7 @@ The first ``trainable`` entries of ``w`` have gradients. The rest are statistics
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
@@ -281,6 +281,19 @@ class ModelDefaults:
     def on(self, device: str) -> NoReturn:
         """Refuse another device."""
         raise SpecError(f"device = {device!r}, but {type(self).__name__} runs only where it is: on the CPU")
+
+
+def beyond(values: Sequence[float]) -> float:
+    """Return a value that is clearly worse than all of these: what one counts as that is not a number.
+
+    It lies above the largest by the size of that one, by the spread of all or by 1, whichever is most: by no less, in
+    whatever units, than any of them is above another.
+
+    >>> beyond([2.0, 5.0]), beyond([-0.5, 0.25]), beyond([1000.0])
+    (10.0, 1.25, 2000.0)
+    """
+    top = max(values)
+    return top + max(1.0, abs(top), top - min(values))
 
 
 def finite(*vectors: Vector) -> bool:

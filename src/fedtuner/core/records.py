@@ -55,7 +55,8 @@ class State:
     belief: Any  # the tuner's
     slots: Vectors = field(default_factory=dict)  # the server's vectors
     memory: Memory = field(default_factory=dict)  # the clients' vectors
-    ended: str = ""  # why it gets no more rounds: "diverged"; empty while it can go on
+    ended: str = ""  # why it gets no more rounds: "diverged", "stalled"; empty while it can go on
+    broken: int = 0  # rounds in a row, up to this one, in which every update was broken
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Tally:
-    """A round's reports as the server uses them: means and totals, never raw sums.
+    """A round's reports as the server uses them.
 
     Means of vectors weigh clients by |T|, means of metrics by |V|.
     """
@@ -226,7 +227,7 @@ class Tally:
     trainings: int = 0  # local trainings done: one per client and configuration tried
     change: Vector | None = None  # mean change of w; None: nobody trained
     extra: Vectors = field(default_factory=dict)  # means
-    sums: Vectors = field(default_factory=dict)  # sums over clients, without weights
+    sums: Vectors = field(default_factory=dict)  # sums over clients, without weights, of what the method declares
     before: Metrics = NOTHING
     after: Metrics = NOTHING
     seen: tuple[Seen, ...] = ()  # per client in plan order; where only sums are known, one per label

@@ -5,8 +5,10 @@ of its clients, a configuration from the tuner's belief; ``work`` is a client's:
 locally (Loc_c), validate again; ``tally`` makes means of the reports; ``settle`` steps the model (Agg_b), lets the
 tuner learn, and records what happened. All four are pure functions of their arguments.
 
-An arm without FedEx is an arm whose tuner is ``none``. An arm whose model is not finite has ended ("diverged"): its
-score is infinite and it gets no further rounds. A round in which nobody validated has no score (NaN).
+An arm without FedEx is an arm whose tuner is ``none``. An arm gets no further rounds once its model is not finite
+("diverged"), with an infinite score, or once every update has been broken for ``STALL`` rounds in a row ("stalled"), or
+for as many as its tuner has configurations to choose from; its score is then what its rounds say. Rounds in which
+nobody trained for other reasons do not count. A round in which nobody validated has no score (NaN).
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ from fedtuner.core.model import LARGE, Learner, Metrics, Task, Vector, Vectors, 
 from fedtuner.core.records import Arm, Choice, Job, Plan, Record, Report, Row, Seen, State, Tally, Tried
 from fedtuner.core.schedule import value_of
 from fedtuner.core.setup import Setup
-from fedtuner.core.tally import Reports, penalised
+from fedtuner.core.tally import Reports, penalised, sums, without
 from fedtuner.errors import ClientError, TaskError
 from fedtuner.rng import number, stream
 from fedtuner.space import Config
+
+STALL = 10  # rounds in a row in which every update is broken, after which an arm gets no more
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Round:
         setup = self.setup
         belief = setup.tuner.begin(arm, setup.space, setup.seed, None if parent is None else parent.belief)
         if parent is not None:
-            return replace(parent, belief=belief, ended="")
+            return replace(parent, belief=belief, ended="", broken=0)
         who = arm.id if setup.weights == "independent" else "shared"
         w = self.federation.model.initial(number(setup.seed, "initial", who)) if start is None else start
         return State(0, w, belief)
@@ -107,7 +111,12 @@ class Round:
         arrived = [r for r in screened if r is not None]
         bounded = sum(a is not b for a, b in zip(reports, screened, strict=True))
         seen = tuple(self._seen(job, r) for job, r in zip(plan.jobs, screened, strict=True) if r is not None)
-        tally = replace(setup.combine(plan, screened), bounded=bounded, seen=seen, rows=tuple(map(self._row, arrived)))
+        summed = setup.method.sums
+        averaged = [without(r, summed) if r and summed else r for r in screened]
+        tally = replace(
+            setup.combine(plan, averaged), sums=sums(summed, screened) if summed else {}, bounded=bounded, seen=seen,
+            rows=tuple(map(self._row, arrived)),
+        )  # fmt: skip
         return tally if setup.privacy is None else setup.privacy.release(tally, (plan.arm, plan.round), setup.seed)
 
     def _seen(self, job: Job, report: Report) -> Seen:
@@ -129,8 +138,10 @@ class Round:
         w, slots = self._aggregate(arm, state, tally)
         belief = tuner.update(state.belief, tally.seen)
         diverged = not finite(w, *slots.values())
-        memory = {**state.memory, **tally.memory}
-        following = State(state.round + 1, w, belief, slots, memory, "diverged" if diverged else "")
+        memory = {**state.memory, **tally.memory} if tally.change is not None else state.memory
+        broken = state.broken + bool(tally.broken) if tally.change is None else 0
+        ended = "diverged" if diverged else "stalled" if broken >= max(STALL, tuner.labels or 0) else ""
+        following = State(state.round + 1, w, belief, slots, memory, ended, broken)
         summary = tuner.summary(belief)
         record = Record(
             arm=arm.id, round=following.round, clients=tally.asked, dropped=tally.asked - tally.reported,

@@ -5,6 +5,10 @@ returns the winner. It knows neither a seed nor a space, so it can be tested on 
 
 Order of scores: lower is better; a score that is not finite (diverged, or never validated) comes after all finite
 ones; equal scores are ordered by the tie-breaker (the arm's other metric) and then by the arm's number.
+
+A round's loss is infinite where a client's is. An arm whose latest round is such has an infinite score. Once it has
+recovered it can be compared again: in a discounted score its infinite rounds count as clearly worse than all others of
+its own (``beyond`` them), and are forgotten at the rate of the discount.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from functools import lru_cache
 from typing import Any, Protocol, cast, runtime_checkable
 
 from fedtuner import checks
+from fedtuner.core.model import beyond
 from fedtuner.core.records import Arm, Key, Record, Row
 from fedtuner.rng import Generator as Rng
 from fedtuner.rng import stream
@@ -89,13 +94,17 @@ def value_of(record: Record, metric: str, target: str) -> float:
 def discounted(scores: Sequence[float], discount: float) -> float:
     """Return the mean of an arm's scores by round, each weighing ``discount`` times the next one; 0 is the last alone.
 
-    Rounds in which nobody validated (NaN) are left out; where no other round is left, the score is infinite.
+    Rounds in which nobody validated (NaN) are left out; where no other round is left, the score is infinite, as it is
+    after an infinite round. Earlier ones count as clearly worse than the arm's finite rounds.
     """
     known = [s for s in scores if not math.isnan(s)]
-    if not known:
+    if not known or known[-1] == math.inf:
         return math.inf
     if discount == 0:
         return known[-1]
+    if math.inf in known:
+        worst = beyond([s for s in known if s != math.inf])
+        known = [min(s, worst) for s in known]
     weights = [discount**age for age in range(len(known) - 1, -1, -1)]
     return sum(w * s for w, s in zip(weights, known, strict=True)) / sum(weights)
 
@@ -182,6 +191,11 @@ def outline(schedule: Schedule, *path: Any) -> Outline:
         return _outline(known, path)
     except TypeError:  # a schedule that cannot be hashed
         return _outline.__wrapped__(known, path)
+
+
+def unused(schedule: Schedule) -> int:
+    """Return how many rounds of its budget a schedule leaves, if no arm ends early."""
+    return schedule.budget - outline(schedule).cost
 
 
 @lru_cache(maxsize=256)

@@ -92,7 +92,7 @@ def resolve(federation: Federation, **given: Any) -> Setup:
     _check_kinds(given)
     model: Model = federation.model
     method, space = given.pop("method"), given.pop("space", None)
-    method, space = with_own_optimiser(method, space)
+    method, space = with_named_optimiser(method, space)
     named = given.pop("engine", "auto")
     checks.one_of("engine", named, ENGINES)
     # Clients that are elsewhere work one by one.
@@ -110,6 +110,11 @@ def resolve(federation: Federation, **given: Any) -> Setup:
     _check_batch(space, model.smallest_batch)
     given.setdefault("screens", federation.screens)
     setup = Setup(method=method, space=space, engine=engine.name, **given)
+    if method.sums and setup.combine.each:
+        raise SpecError(
+            f"method = {method.name} adds up what its clients keep, and combine = {tables.plain(setup.combine)!r} does "
+            "not: use the mean, or a method that keeps nothing, such as fedavg"
+        )
     if federation.shows == "sums":
         _check_sums(setup)
     federation.check(setup)
@@ -153,10 +158,14 @@ def _lacking(value: Any, kind: type) -> str:
     return f": {type(value).__name__} has no {', '.join(lacks)}" if lacks else ""
 
 
-def with_own_optimiser(method: Method, space: Space | None) -> tuple[Method, Space | None]:
-    """Return a method with the server optimiser that ``server.optimiser = "package.module:name"`` names."""
+def with_named_optimiser(method: Method, space: Space | None) -> tuple[Method, Space | None]:
+    """Return a method with the server optimiser that a space names, its defaults and ranges.
+
+    ``server.optimiser = "package.module:name"`` is one's own. With several to choose from, those that the method has
+    are common to all of them.
+    """
     named = space.server.get("optimiser") if space else None
-    if not isinstance(named, Choice) or not any(":" in str(value) for value in named.values) or space is None:
+    if not isinstance(named, Choice) or space is None:
         return method, space
     values = []
     for value in named.values:
@@ -168,6 +177,8 @@ def with_own_optimiser(method: Method, space: Space | None) -> tuple[Method, Spa
                 )
             method, value = method.with_optimiser(found), found.name
         values.append(value)
+    if len(values) == 1 and values[0] in method.optimisers:
+        method = method.stepping_by(str(values[0]))
     return method, Space(space.client, {**space.server, "optimiser": Choice(values)})
 
 

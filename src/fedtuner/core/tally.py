@@ -5,22 +5,23 @@
 Where the server sees only sums (secure aggregation), the sum *is* the tally and none of this is called.
 
 Faults are ordinary events. A client that does not report is absent. A client whose update is not finite is
-left out of the mean, and counts as the worst value for theta; memory that is not finite is not kept. A client without
-training examples changes nothing (|T| = 0), one without validation examples says nothing about theta or the score
-(|V| = 0). Shares |T_i| / sum |T| are taken first, in plan order, in float32: the same bits wherever it runs.
+left out of the mean, and counts as the worst value for theta; memory that is not finite is not kept, and its client is
+in no sum. A client without training examples changes nothing (|T| = 0), one without validation examples says nothing
+about theta or the score (|V| = 0). Where nobody trained, nothing is remembered. Shares |T_i| / sum |T| are taken first,
+in plan order, in float32: the same bits wherever it runs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from fedtuner import checks
-from fedtuner.core.model import NOTHING, Metrics, Vector, finite
+from fedtuner.core.model import NOTHING, Metrics, Vector, Vectors, finite
 from fedtuner.core.records import Key, Plan, Report, Tally
 
 _BLOCK = 1 << 15  # entries that are added at a time, so that they stay in the processor's cache
@@ -91,7 +92,7 @@ class Mean:
             extra=extra,
             before=mean_metrics([r.before for r in arrived]),
             after=mean_metrics([r.after for r in arrived]),
-            memory={r.client: r.memory for r in sound if r.memory and finite(*r.memory.values())},
+            memory={r.client: r.memory for r in sound if r.memory and _kept(r)},
         )
 
     def describe(self) -> str:
@@ -112,6 +113,28 @@ def weighted(shares: Sequence[float], vectors: Sequence[Vector]) -> Vector:
             np.multiply(vector[block], np.float32(share), out=part)
             sums += part
     return total
+
+
+def without(report: Report, names: Collection[str]) -> Report:
+    """Return a report without some of its further vectors."""
+    return replace(report, extra={name: v for name, v in report.extra.items() if name not in names})
+
+
+def sums(names: Iterable[str], reports: Reports) -> Vectors:
+    """Return plain sums of further vectors, added in plan order, over the clients whose memory is kept.
+
+    There are none where nobody trained, as in an evaluation.
+    """
+    sound = [r for r in reports if r is not None and r.finite]
+    if not any(r.examples for r in sound):
+        return {}
+    counted = [r for r in sound if _kept(r)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        return {name: sum((r.extra[name] for r in counted), np.zeros_like(sound[0].extra[name])) for name in names}
+
+
+def _kept(report: Report) -> bool:
+    return report.finite and finite(*report.memory.values())
 
 
 def mean_metrics(metrics: Sequence[Metrics]) -> Metrics:

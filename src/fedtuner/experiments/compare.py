@@ -39,6 +39,7 @@ class Study:
     broken: int  # clients' updates that were not finite, over all seeds
     dropped: int  # clients that gave no report, over all seeds
     paper: tuple[float, ...] = ()  # published mean, standard deviation and half the interval, in percent
+    runs: tuple[results.Result, ...] = ()  # by seed, as they were read
 
     @property
     def name(self) -> str:
@@ -49,6 +50,36 @@ class Study:
     def summary(self) -> Summary:
         """Mean, standard deviation and interval over its seeds."""
         return summary(list(self.errors.values()))
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What went wrong in several runs. Arms that studies of a suite share are counted once, and so are their rounds."""
+
+    arms: int = 0
+    diverged: int = 0
+    stalled: int = 0
+    broken: int = 0  # clients' updates that were not finite
+    dropped: int = 0  # clients that gave no report
+
+
+def faults(runs: Iterable[Mapping[str, Any]]) -> Faults:
+    """Return what went wrong in runs; one that does not tell its arms apart (an older line) is counted for itself."""
+    arms: dict[tuple[Any, int], list[int]] = {}  # of those who read an arm, the counts of the one who read most of it
+    ended: dict[str, set[tuple[Any, int]]] = {"diverged": set(), "stalled": set()}
+    broken = dropped = alone = 0
+    for n, run in enumerate(runs):
+        family = run.get("family", n)
+        for why, found in ended.items():
+            found |= {(family, arm) for arm in run.get(why, ())}
+        for arm, *counts in run.get("by_arm", ()):
+            arms[family, arm] = max(arms.get((family, arm), []), counts)
+        if "by_arm" not in run:
+            broken, dropped, alone = broken + run["broken"], dropped + run["dropped"], alone + run["arms"]
+    return Faults(
+        alone + len(arms), len(ended["diverged"]), len(ended["stalled"]),
+        broken + sum(counts[1] for counts in arms.values()), dropped + sum(counts[2] for counts in arms.values()),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -134,7 +165,7 @@ def _of_store(path: Path) -> dict[str, Any]:
     return {
         "labels": labels, "seed": described["seed"], "settings": settings, "problem": described["problem"],
         "target": described["target"], "test": errors, "rounds": result["rounds_used"], "arms": len(stored["arms"]),
-        "trainings": stored["local_work"], "diverged": result["diverged"],
+        "trainings": stored["local_work"], "diverged": result["diverged"], "stalled": result["stalled"],
         **{fault: sum(arm[fault] for arm in stored["arms"]) for fault in ("broken", "dropped")},
     }  # fmt: skip
 
@@ -191,6 +222,7 @@ def _studies(runs: Iterable[Mapping[str, Any]], metric: str, paper: Mapping[str,
                 broken=sum(run["broken"] for run in kept),
                 dropped=sum(run["dropped"] for run in kept),
                 paper=paper.get(name, ()) if metric == "target" else (),
+                runs=tuple(kept),
             )
         )
     return studies

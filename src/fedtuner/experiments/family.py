@@ -44,6 +44,7 @@ class Outcome:
     entry: Entry
     problem: Table
     records: Mapping[int, Sequence[Record]]  # by arm
+    ended: Mapping[int, str]  # why arms got no more rounds
     winner: Point
     arm: Arm  # the winner
     client: Config  # what its tuner would use now
@@ -176,7 +177,8 @@ class Family:
         journal, tuner = session.journal, session.setup.tuner
         belief = session.state((point.arm, point.round)).belief
         records = {arm: [r for r in journal.own_records[arm] if r.round <= at] for arm, at in member.at.items()}
+        ended = {arm: why for arm, why in journal.ended.items() if member.at.get(arm, 0) >= journal.round_of(arm)}
         return Outcome(
-            member.entry, session.federation.describe(), records, point, journal.arms[point.arm], tuner.best(belief),
-            tuner.offers(belief)[1], tuple(member.curve), tuple(member.ends),
+            member.entry, session.federation.describe(), records, ended, point, journal.arms[point.arm],
+            tuner.best(belief), tuner.offers(belief)[1], tuple(member.curve), tuple(member.ends),
         )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 import time
@@ -47,7 +46,7 @@ class Group:
     @property
     def name(self) -> str:
         """The name of their folder."""
-        return hashlib.blake2b(self.first.family.encode(), digest_size=8).hexdigest()
+        return self.first.family_name
 
     @property
     def tries(self) -> int:

@@ -1,9 +1,9 @@
 """The results of a suite: one file of JSON lines, made to be read, compared and committed.
 
 The first line is ``{"suite": ...}``: title, axes, published numbers and figures. Each further line is one study with
-one seed: its settings, test errors, cost and winner, and the versions and the machine that computed it. A line holds
-no paths. Lines are in the order of the suite's axes, then of seeds, so two versions of a file can be compared line by
-line.
+one seed: its settings, test errors, cost and winner, and the versions and the machine that computed it. Studies of one
+``family`` read the same arms, so ``by_arm`` has what can be counted once for all of them. A line holds no paths. Lines
+are in the order of the suite's axes, then of seeds, so two versions of a file can be compared line by line.
 """
 
 from __future__ import annotations
@@ -54,9 +54,11 @@ def describe(outcome: Outcome) -> dict[str, Any]:
         "rounds": len(rounds),
         "trainings": sum(record.trainings for record in rounds),
         "arms": len(outcome.records),
-        "diverged": sorted(arm for arm, own in outcome.records.items() if own and own[-1].diverged),
+        **{why: sorted(arm for arm, own in outcome.ended.items() if own == why) for why in ("diverged", "stalled")},
         "broken": sum(record.broken for record in rounds),
         "dropped": sum(record.dropped for record in rounds),
+        "family": entry.family_name,
+        "by_arm": [_faults(arm, own) for arm, own in sorted(outcome.records.items())],
         "winner": {
             "arm": winner.arm,
             "rounds": winner.round,
@@ -73,6 +75,11 @@ def describe(outcome: Outcome) -> dict[str, Any]:
     if entry.every_arm:
         made["tested"] = [_row(point) for point in outcome.ends]
     return made | {"versions": versions(), "machine": machine()}
+
+
+def _faults(arm: int, records: Sequence[Record]) -> list[int]:
+    """Return an arm, its rounds, and the updates that were broken and the reports that were dropped in them."""
+    return [arm, len(records), sum(r.broken for r in records), sum(r.dropped for r in records)]
 
 
 def _row(point: Point) -> list[float]:

@@ -23,6 +23,7 @@ An axis' settings may also name seeds, online and every_arm, for its own studies
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 import itertools
 import json
 import re
@@ -85,6 +86,11 @@ class Entry:
         kept = {key: value for key, value in self.table.items() if key not in ("schedule", "target")}
         horizons = list(outline(self.spec.schedule).horizons.values()) if kept.get("cooling") else []
         return json.dumps([kept, self.online, horizons[:1] if len(set(horizons)) == 1 else horizons], sort_keys=True)
+
+    @property
+    def family_name(self) -> str:
+        """Its family in a few letters."""
+        return hashlib.blake2b(self.family.encode(), digest_size=8).hexdigest()
 
     def matches(self, pattern: str) -> bool:
         """Whether a pattern such as ``*SHA*seed0``, or some whole words of the name, are of this study."""

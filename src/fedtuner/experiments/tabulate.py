@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fedtuner.experiments.compare import Comparison, Study
+from fedtuner.experiments.compare import Comparison, Study, faults
 from fedtuner.experiments.tables import Bold, Cell, table
 from fedtuner.report import strict
 
@@ -128,12 +128,12 @@ def _footers(made: Comparison) -> Iterable[str]:
         scopes.setdefault(study.labels.get(made.columns, ""), []).append(study)
     for scope, kept in scopes.items():
         rounds, trainings = _between([s.rounds for s in kept]), _between([s.trainings for s in kept])
-        diverged, arms, broken, dropped = (
-            sum(getattr(s, name) for s in kept) for name in ("diverged", "arms", "broken", "dropped")
-        )
+        found = faults(run for study in kept for run in study.runs)
+        stalled = f", {found.stalled} stalled" if found.stalled else ""
         yield (
             f"{scope + ': ' if scope else ''}{rounds} rounds and {trainings} local trainings a study; "
-            f"{diverged} of {arms} arms diverged; {broken} updates were broken, {dropped} reports dropped."
+            f"{found.diverged} of {found.arms} arms diverged{stalled}; {found.broken} updates were broken, "
+            f"{found.dropped} reports dropped."
         )
 
 

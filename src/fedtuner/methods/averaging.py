@@ -22,4 +22,5 @@ MU = Hyper(PAPER_MU, 0.01, low=0.0, about="strength of the pull toward the serve
 
 fedavg = method("fedavg", "McMahan et al. 2017", train, client=TRAINING, plain=True)
 fedprox = method("fedprox", "Li et al. 2020", proximal, client={**TRAINING, "mu": MU})
-reptile = replace(fedavg.with_defaults(server={"lr": 0.5}), name="reptile", paper="Nichol et al. 2018")
+part = {**fedavg.server, "lr": replace(fedavg.server["lr"], default=0.5)}  # of sgd's way, not of other optimisers'
+reptile = replace(fedavg, name="reptile", paper="Nichol et al. 2018", server=part)

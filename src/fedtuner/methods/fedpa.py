@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtuner.core.method import Local, Update
-from fedtuner.core.model import Hyper, Vector
+from fedtuner.core.model import Hyper, Vector, finite
 from fedtuner.core.records import Job, Plan
 from fedtuner.methods.local import TRAINING, descend
 from fedtuner.methods.server import STEP, method
@@ -60,6 +60,8 @@ def local(client: Local, plan: Plan, job: Job) -> Update:
         position += 1
 
     last = descend(client, plan.w, c, visit=visit)
+    if not finite(last):  # it may have ended before the first sample; what it had sampled before is no posterior
+        return Update(last)
     w = last.copy()
     w[: client.trainable] = start - posterior_delta(start, samples, float(c["rho"]))
     return Update(w, personal=last)

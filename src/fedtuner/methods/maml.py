@@ -19,6 +19,7 @@ import numpy as np
 from fedtuner.core.method import Local, Server, Update
 from fedtuner.core.model import Hyper, Rows, Vector, Vectors
 from fedtuner.core.records import Job, Plan, Tally
+from fedtuner.methods import server as steps
 from fedtuner.methods.local import TRAINING
 from fedtuner.methods.server import STEP, method
 from fedtuner.space import Config, Float, Int
@@ -31,11 +32,15 @@ INNER = {
     "full_batch": Hyper(None, True, options=(True, False), about="inner steps on all the client's data"),
     "first_order": Hyper(None, False, options=(True, False), about="leave out second derivatives"),
 }
-OUTER = {
-    **STEP,
+RATES = {  # of a gradient and not of a change of w, whatever the optimiser
     "lr": Hyper(Float(1e-3, 1e-1, log=True), 0.01, low=0.0, about="learning rate of the meta-gradient's optimiser"),
     "momentum": Hyper(Float(0.0, 0.9), 0.9, low=0.0, high=1.0, about="momentum; adam's beta1"),
-    "optimiser": Hyper(None, "adam", options=("sgd", "adam", "yogi", "adagrad"), about="of the meta-gradient"),
+}
+OPTIMISERS = {name: replace(known, hypers={**known.hypers, **RATES}) for name, known in steps.OPTIMISERS.items()}
+OUTER = {
+    **STEP,
+    **RATES,
+    "optimiser": Hyper(None, "adam", options=tuple(OPTIMISERS), about="of the meta-gradient"),
 }
 
 
@@ -75,4 +80,7 @@ def aggregate(server: Server, tally: Tally, b: Config) -> tuple[Vector, Vectors]
     return server.step(-tally.extra["meta"], tally, b)
 
 
-maml = method("maml", "Finn et al. 2017", local, aggregate, client=INNER, server=OUTER, extra={"meta": "trainable"})
+maml = method(
+    "maml", "Finn et al. 2017", local, aggregate, client=INNER, server=OUTER, optimisers=OPTIMISERS,
+    extra={"meta": "trainable"},
+)  # fmt: skip

@@ -4,10 +4,15 @@ Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Lea
 c - c_i to the gradient; afterwards c_i becomes
 
     option I    the gradient of the client's whole loss at the server's model;
-    option II   c_i - c + (w_t - w_i) / (K lr), which is the mean of the gradients along the K local steps.
+    option II   the mean of the gradients along the K local steps.
 
-Differences: option II is computed as that mean, so it also holds with momentum and Adam, where the quotient does not;
-means over the round's clients are weighted by |T_i|, as the paper's appendix B has it, instead of equally.
+Both are gradients of the loss on the data, which is what clients differ in: weight decay is no part of c_i, so that
+each client may have its own. Differences: for plain SGD without weight decay option II is the paper's quotient
+c_i - c + (w_t - w_i) / (K lr); computed as the mean, it also holds with decay, momentum and Adam, where that does not.
+c is the mean of all c_i by |T_i| (kept.py) instead of the equal one. At a fixed point no client moves: c_i is its
+gradient there and c is zero, so it is the optimum of the |T|-weighted mean of the clients' losses, which is what FedAvg
+and the paper's appendix B aim at; with equal weights it would be that of their plain mean. By whichever weights the
+round's models are averaged, the fixed point is the same; they are |T_i|, as in FedAvg.
 Costs one vector of memory per client, and one more vector each way per round.
 """
 
@@ -18,6 +23,7 @@ import numpy as np
 from fedtuner.core.method import Local, Server, Update
 from fedtuner.core.model import Hyper, Vector, Vectors
 from fedtuner.core.records import Job, Plan, Tally
+from fedtuner.methods import kept
 from fedtuner.methods.local import TRAINING, descend
 from fedtuner.methods.server import average, method
 from fedtuner.space import Config
@@ -37,22 +43,22 @@ def local(client: Local, plan: Plan, job: Job) -> Update:
         steps += 1
         g += correction
 
-    renewed = client.full_gradient(plan.w.copy()) if job.config["option"] == "I" and client.examples else None
+    whole = job.config["option"] == "I" and client.examples >= client.smallest_batch
+    renewed = client.full_gradient(plan.w.copy()) if whole else None
     w = descend(client, plan.w, job.config, drift)
     if renewed is None:
         renewed = total / np.float32(steps) if steps else ours
-    return Update(w, extra={"control": renewed - ours}, memory={"control": renewed})
+    return Update(w, *kept.keep(client, job, "control", renewed))
 
 
 def aggregate(server: Server, tally: Tally, b: Config) -> tuple[Vector, Vectors]:
-    """Step toward the mean model; c moves by the mean change of the c_i times the share of clients that took part."""
+    """Step toward the mean model; c is the mean of all c_i."""
     w, slots = average(server, tally, b)
-    change = tally.extra["control"] * np.float32(tally.trained / server.population)
-    control = server.slots["control"] + change if "control" in server.slots else change
-    return w, {**slots, "control": control}
+    return w, {**slots, **kept.mean(server, tally, "control")}
 
 
 scaffold = method(
     "scaffold", "Karimireddy et al. 2020", local, aggregate, client={**TRAINING, "option": OPTION}, sends=("control",),
-    extra={"control": "trainable"}, memory={"control": "trainable"},
+    extra={"control": "trainable", kept.WEIGHT: (2,)}, sums=("control", kept.WEIGHT),
+    memory={"control": "trainable", kept.WEIGHT: (1,)},
 )  # fmt: skip

@@ -18,7 +18,12 @@ from fedtuner.space import Config
 OPTIMISERS: Mapping[str, Optimiser] = {o.name: o for o in (sgd, adam, yogi, adagrad)}
 STEP: Mapping[str, Hyper] = {
     **sgd.hypers,
-    "optimiser": Hyper(None, "sgd", options=tuple(OPTIMISERS), about="of the server"),
+    "optimiser": Hyper(
+        None,
+        "sgd",
+        options=tuple(OPTIMISERS),
+        about="of the server; others have lr and momentum of their own, if not named",
+    ),
     **{name: hyper for o in OPTIMISERS.values() for name, hyper in o.hypers.items() if name not in sgd.hypers},
 }
 

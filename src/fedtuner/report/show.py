@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fedtuner.core.schedule import outline
+from fedtuner.core.schedule import outline, unused
 from fedtuner.report.console import console
 from fedtuner.report.summary import is_fedex
 from fedtuner.run import spec
@@ -26,8 +26,15 @@ def headline(described: Mapping[str, Any], arms: int | None) -> str:
         inside = "" if _name(tuner) == "none" else f" around {_name(tuner)}"
     return (
         f"{described['problem']['name']}: {described['problem']['clients']} clients, {described['method']}; {outside}"
-        f"{inside}; {schedule['budget']} rounds, at most {schedule['longest']} an arm; seed {described['seed']}"
+        f"{inside}; {schedule['budget']} rounds{_left(schedule)}, at most {schedule['longest']} an arm; "
+        f"seed {described['seed']}"
     )
+
+
+def _left(schedule: Mapping[str, Any]) -> str:
+    """Return the words for rounds that a schedule will not use; none if it is one's own."""
+    left = unused(spec.schedule(schedule)) if schedule["kind"] in KINDS else 0
+    return f", of which {left} {'stays' if left == 1 else 'stay'} unused" if left else ""
 
 
 def _arms(schedule: Mapping[str, Any]) -> int | None:
@@ -53,13 +60,16 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         _print_arms(out, summary["arms"])
         out.print(f"To continue, run the command that made it, with --store {summary['store']}")
         return
-    diverged = f"; {len(result['diverged'])} of {len(summary['arms'])} arms diverged" if result["diverged"] else ""
+    ended = "".join(
+        f"; {len(result[why])} of {len(summary['arms'])} arms {why}" for why in ("diverged", "stalled") if result[why]
+    )
     out.print(
         f"[bold]Best: arm {result['arm']}[/bold], trained for {result['rounds']} rounds; the study used "
-        f"{result['rounds_used']} of {result['budget']}{diverged}. Clients trained {summary['local_work']} times."
+        f"{result['rounds_used']} of {result['budget']}{ended}. Clients trained {summary['local_work']} times."
     )
     if math.isinf(result["score"]):
-        out.print("[red]Every arm diverged: narrow the space (lower learning rates), or raise the budget.[/red]")
+        why = "diverged or stalled" if result["stalled"] else "diverged"
+        out.print(f"[red]Every arm {why}: narrow the space (lower learning rates), or raise the budget.[/red]")
     table = Table("", "configuration found", box=None, pad_edge=False, header_style="dim")
     table.add_row("server", _config(result["server"], described["server"]))
     confidence = max(result["theta"])
@@ -108,7 +118,7 @@ def _print_arms(out: Console, arms: Iterable[Mapping[str, Any]]) -> None:
     table = Table("arm", "rounds", "error", "loss", "", box=None, pad_edge=False, header_style="dim")
     for arm in arms:
         numbers = ("-" if arm[name] is None else f"{arm[name]:.3f}" for name in ("error", "loss"))
-        table.add_row(str(arm["arm"]), str(arm["rounds"]), *numbers, "diverged" if arm["diverged"] else "")
+        table.add_row(str(arm["arm"]), str(arm["rounds"]), *numbers, arm["ended"])
     out.print(table)
 
 

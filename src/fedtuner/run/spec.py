@@ -29,7 +29,7 @@ from fedtuner.core.model import Hyper, Model
 from fedtuner.core.robust import COMBINES
 from fedtuner.core.sampler import Sampler
 from fedtuner.core.schedule import Schedule
-from fedtuner.core.setup import with_own_optimiser
+from fedtuner.core.setup import with_named_optimiser
 from fedtuner.core.tally import Combine, mean
 from fedtuner.core.tuner import Tuner
 from fedtuner.errors import FedtunerError, SpecError, brief, suggest
@@ -98,7 +98,7 @@ class Spec:
     def study(self, store: Path | None, workers: int | None, problem: Simulation | None = None) -> Study:
         """Load the problem (unless it is given), check everything and return the study, not yet run."""
         optimiser = {name: self.server[name] for name in ("optimiser",) if name in self.server}
-        method, _ = with_own_optimiser(method_named(self.method), Space(server=optimiser))
+        method, _ = with_named_optimiser(method_named(self.method), Space(server=optimiser))
         problem = load_problem(self.problem) if problem is None else problem
         problem = problem if self.device == "cpu" else problem.on(self.device)
         return prepare(

@@ -1,6 +1,6 @@
 """Which arms run, up to which round, and which survive: successive halving, random search and Hyperband."""
 
-from fedtuner.core.schedule import Evidence, Outline, Play, Schedule, Score, Scoring, Start, Step, outline
+from fedtuner.core.schedule import Evidence, Outline, Play, Schedule, Score, Scoring, Start, Step, outline, unused
 from fedtuner.schedules.brackets import Bracket
 from fedtuner.schedules.halving import Halving, rungs
 from fedtuner.schedules.hyperband import Hyperband
@@ -11,5 +11,5 @@ KINDS = {"halving": Halving, "random_search": RandomSearch, "hyperband": Hyperba
 
 __all__ = [
     "KINDS", "halving", "random_search", "hyperband", "rungs", "Bracket", "Halving", "Hyperband", "RandomSearch",
-    "Evidence", "Outline", "Play", "Schedule", "Score", "Scoring", "Start", "Step", "outline",
+    "Evidence", "Outline", "Play", "Schedule", "Score", "Scoring", "Start", "Step", "outline", "unused",
 ]  # fmt: skip

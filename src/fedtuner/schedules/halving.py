@@ -49,14 +49,17 @@ def rungs(budget: int, longest: int, eta: int = 3, eliminations: int = 3) -> lis
     """Return the rounds at which arms are compared; the last is ``longest``.
 
     The appendix's formula: eta^R arms, R equal steps of (T - M) / ((eta^(R+1) - 1)/(eta - 1) - R - 1) rounds, then the
-    survivor trains to M. The rounds that whole steps leave over lengthen steps, the earliest first: one round more of
-    step i costs a round for each arm that is alive in it, but for the survivor, which needs one less at the end. So no
-    schedule of this form uses more of the budget.
+    survivor trains to M. What whole steps leave over lengthens the earliest steps that it can pay for (one round more
+    of step i costs one round for each arm alive in it and saves the survivor one), so no schedule of this form uses
+    more of the budget. No step goes past M: what a budget has beyond that stays unused (``schedule.unused`` says how
+    much), and more eliminations or a larger ``longest`` would use it.
 
     >>> rungs(4000, 800)
     [89, 177, 268, 800]
     >>> rungs(2000, 200)
     [50, 100, 150, 200]
+    >>> rungs(500, 64, eta=2, eliminations=4)  # 20 rounds stay unused
+    [16, 32, 48, 64]
     """
     budget, longest = rounds(budget, longest)
     eliminations = checks.whole("schedule.eliminations", eliminations, 0)
@@ -69,22 +72,24 @@ def rungs(budget: int, longest: int, eta: int = 3, eliminations: int = 3) -> lis
             f"budget = {brief(budget)} cannot give the arms of such a tree {tree} one round each: raise budget or "
             "lower eliminations"
         )
+    if longest < eliminations:
+        raise SpecError(
+            f"longest = {longest} has no room for {eliminations} eliminations: raise longest to {eliminations} or "
+            "more, or lower eliminations"
+        )
     prices = [eta**r - 1 for r in range(eliminations, 0, -1)]
-    step, left = divmod(budget - longest, sum(prices))
-    if step < 1:
+    if budget - longest < sum(prices):
         raise SpecError(
             f"budget = {brief(budget)} cannot give {brief(eta**eliminations)} arms {tree} one round each and one of "
             f"them {longest}: raise budget to {brief(longest + sum(prices))} or more, or lower eliminations"
         )
     check_arms(eta**eliminations, budget, longest)
+    step = min((budget - longest) // sum(prices), longest // eliminations)
+    left, room = budget - longest - step * sum(prices), longest - step * eliminations
     lengths = []
     for price in prices:
-        extra, left = divmod(left, price)
+        extra = min(left // price, room)
+        left, room = left - extra * price, room - extra
         lengths.append(step + extra)
     times = [sum(lengths[: i + 1]) for i in range(eliminations)]
-    if times[-1] > longest:
-        raise SpecError(
-            f"the last elimination would be at round {times[-1]}, past longest = {longest} (budget {budget}, eta "
-            f"{eta}, eliminations {eliminations}): raise longest, lower budget, or raise eliminations for more arms"
-        )
     return times if times[-1] == longest else [*times, longest]

@@ -239,10 +239,10 @@ def _evaluate(task: Task, asks: list[_Evaluation]) -> list[Metrics]:
 
 def _gradients(task: Task, asks: list[_Gradient]) -> list[Vector]:
     """Return each client's gradient."""
-    rows = [torch.from_numpy(ask.rows).to(task.device) for ask in asks]
-    x = _pad([ask.data.x.index_select(0, r) for ask, r in zip(asks, rows, strict=True)])
-    y = _pad([ask.data.y.index_select(0, r) for ask, r in zip(asks, rows, strict=True)])
     sizes = [ask.size for ask in asks]
+    rows = [torch.from_numpy(_filled(ask.rows, max(sizes))).to(task.device) for ask in asks]
+    x = torch.stack([ask.data.x.index_select(0, r) for ask, r in zip(asks, rows, strict=True)])
+    y = torch.stack([ask.data.y.index_select(0, r) for ask, r in zip(asks, rows, strict=True)])
     weights = np.zeros((len(asks), max(sizes)), np.float32)
     for n, size in enumerate(sizes):
         weights[n, :size] = 1 / size
@@ -260,9 +260,8 @@ def _descend(task: Task, asks: list[_Descent]) -> list[None]:
     weights = np.zeros((steps, len(asks), width), np.float32)
     start = 0
     for n, ask in enumerate(longest):
-        index[:, n] = start
         for s, rows in enumerate(ask.batches):
-            index[s, n, : rows.size] += rows
+            index[s, n] = start + _filled(rows, width)
             weights[s, n, : rows.size] = 1 / rows.size
         start += len(ask.data)
     at, weight = torch.from_numpy(index).to(task.device), torch.from_numpy(weights).to(task.device)
@@ -317,6 +316,14 @@ def _pad(batches: list[Tensor]) -> Tensor:
     return padded
 
 
+def _filled(rows: Rows, width: int) -> Rows:
+    """Return a batch filled up to ``width`` rows of weight 0: copies of its first one.
+
+    Any other row might have an infinite gradient, and 0 times that is NaN; where this one has, all is lost anyway.
+    """
+    return np.concatenate([rows, np.repeat(rows[:1], width - rows.size)])
+
+
 def _backward(
     task: Task, leaves: list[Tensor], x: Tensor, y: Tensor, weights: Tensor, dropouts: list[_Dropout], sizes: list[int]
 ) -> Tensor:
@@ -356,4 +363,5 @@ def _drop(x: Tensor, draws: list[tuple[float, torch.Generator | None]], sizes: S
             keep[n] = 0.0  # torch, too, makes no draw for it
         elif rate:
             keep[n, :size].bernoulli_(1 - rate, generator=generator).div_(1 - rate)
+            keep[n, size:] = keep[n, 0]  # copies of the first row
     return x * keep

@@ -77,6 +77,7 @@ class MethodLaws:
 
     def test_its_vectors_are_as_declared(self) -> None:
         """``extra``, ``memory`` and ``sends`` name what travels, with its shape: a transport checks them."""
+        assert set(self.method.sums) <= set(self.method.extra)
         problem = quadratics(statistics=2)
         round, arm = self._round(problem)
         state = advance(round, arm, 3)

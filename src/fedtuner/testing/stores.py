@@ -58,11 +58,16 @@ class StoreLaws:
     def test_a_state_comes_back_as_it_was(self, tmp_path: Path) -> None:
         """Model, slots, memory, blobs and the packed belief, to the bit; the same state has the same checksum."""
         store = self._with_blob(tmp_path)
-        for state in (_state(3), _state(4, ended="diverged"), State(0, np.zeros(2, np.float32), None)):
+        for state in (
+            _state(3),
+            _state(4, ended="diverged"),
+            _state(9, "stalled", 10),
+            State(0, np.zeros(2, np.float32), None),
+        ):
             saved = store.save((7, state.round), state, _belief())
             assert saved == store.save((7, state.round), state, _belief())
             found, belief = store.load((7, state.round), saved)
-            assert (found.round, found.ended) == (state.round, state.ended)
+            assert (found.round, found.ended, found.broken) == (state.round, state.ended, state.broken)
             assert found.w.tobytes() == state.w.tobytes()
             assert _bits(found.slots) == _bits(state.slots)
             assert {i: _bits(m) for i, m in found.memory.items()} == {i: _bits(m) for i, m in state.memory.items()}
@@ -193,11 +198,11 @@ def _done(round: int, state: str, ended: str = "") -> Done:
     return Done(record, (0.25, 0.75) if state else (), state, ended)
 
 
-def _state(round: int, ended: str = "") -> State:
+def _state(round: int, ended: str = "", broken: int = 0) -> State:
     w = np.array([1.5, np.nan, -np.inf, 1e-45], np.float32)
     mine = {"c": w[2:].copy(), "visits": np.ones(1, np.float32)}
     memory: Memory = {3: {"c": w[:2].copy()}, 5: Blob(0, 5, 2), 4: mine}
-    return State(round, w, None, {"momentum": w[::-1].copy()}, memory, ended)
+    return State(round, w, None, {"momentum": w[::-1].copy()}, memory, ended, broken)
 
 
 def _belief() -> dict[str, np.ndarray]:

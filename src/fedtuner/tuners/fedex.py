@@ -5,7 +5,9 @@ Khodak et al., "Federated Hyperparameter Tuning", NeurIPS 2021: Algorithm 2, the
 
 - lambda_t before any past round is 0; gamma = 0 is the limit, the latest round's value.
 - The baseline's mean weighs clients by |V|, as the score does (the paper's formula omits the weight by a slip).
-- A value that is not finite counts as the worst: the largest of the round's finite values, lambda_t and 1.
+- A value that is not a number, or infinite, is clearly worse than the round's others and lambda_t: ``beyond`` these. In
+  the baseline it counts as the largest of them: rounds in which clients diverge do not make lambda run away.
+- An improvement from infinity (-infinity) counts as the best of the round's finite values and lambda_t.
 - All is done on log theta, so theta can neither leave the simplex nor become NaN.
 
 Beyond the paper: ``step="none"`` draws candidates and never moves theta: a control that separates the effect of drawing
@@ -24,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtuner import checks
-from fedtuner.core.model import Vectors
+from fedtuner.core.model import Vectors, beyond
 from fedtuner.core.records import Arm, Choice, Seen, Summary, Tried
 from fedtuner.core.tuner import Floats, Streams
 from fedtuner.errors import SpecError, brief
@@ -231,7 +233,8 @@ def log_chances(theta: Theta, tries: int) -> Floats:
 
 def gradient(theta: Theta, choices: Tries[int], values: Tries[float], weights: Sequence[float]) -> Floats:
     """Return Algorithm 2's unbiased estimate of the gradient of the expected value with respect to theta."""
-    sign, log_size = _log_gradient(theta, *_clean(theta, choices, values, weights))
+    j, v, p, _ = _clean(theta, choices, values, weights)
+    sign, log_size = _log_gradient(theta, j, v, p)
     return np.asarray(sign * np.exp(np.minimum(log_size, 700.0)))
 
 
@@ -252,7 +255,7 @@ def exponentiate(
     """
     checks.one_of("step", step, STEPS)
     checks.number("gamma", gamma, 0, 1)
-    j, v, p = _clean(theta, choices, values, weights)
+    j, v, p, top = _clean(theta, choices, values, weights)
     if p.size == 0:
         return theta
     k = theta.log_theta.size
@@ -267,13 +270,17 @@ def exponentiate(
         elif step == "aggressive":
             log_eta -= log_norm
         log_theta = _normalise(log_theta - sign * np.exp(np.minimum(log_eta + log_size, 300.0)))
-    return Theta(log_theta, gamma * theta.past + float(p @ v[:, 0]), gamma * theta.mass + 1.0, squares)
+    mean = float(p @ np.minimum(v, top)[:, 0])
+    return Theta(log_theta, gamma * theta.past + mean, gamma * theta.mass + 1.0, squares)
 
 
 def _clean(
     theta: Theta, choices: Tries[int], values: Tries[float], weights: Sequence[float]
-) -> tuple[NDArray[np.int64], Floats, Floats]:
-    """Return choices, finite values (a row per client) and weights that sum to 1, of clients of positive weight."""
+) -> tuple[NDArray[np.int64], Floats, Floats, float]:
+    """Return choices, finite values (a row per client) and weights that sum to 1, of clients of positive weight.
+
+    Also the largest of the values that were finite and lambda_t.
+    """
     p = np.asarray(weights, dtype=np.float64).reshape(-1)
     j, v = np.asarray(choices, dtype=np.int64), np.asarray(values, dtype=np.float64)
     if j.size != v.size or p.size != (j.shape[0] if j.ndim == 2 else j.size):
@@ -285,10 +292,11 @@ def _clean(
     counted = np.isfinite(p) & (p > 0)
     j, v, p = j[counted], v[counted], p[counted]
     finite = np.isfinite(v)
-    worst = max([theta.baseline, 1.0, *v[finite].tolist()])
-    v = np.clip(np.where(finite, v, worst), -_HUGE, _HUGE)
+    v = np.where(finite, np.clip(v, -_HUGE, _HUGE), v)
+    known = [theta.baseline, *v[finite].tolist()]
+    v = np.where(finite, v, np.where(v == -np.inf, min(known), beyond(known)))
     p = p / p.max() if p.size else p  # in two steps: the sum of finite weights may overflow
-    return j, v, p / p.sum() if p.size else p
+    return j, v, p / p.sum() if p.size else p, max(known)
 
 
 def _log_gradient(theta: Theta, j: NDArray[np.int64], v: Floats, p: Floats) -> tuple[Floats, Floats]:

@@ -25,7 +25,7 @@ def pack(state: State, belief: Vectors) -> bytes:
     from safetensors.numpy import save
 
     # Everything is an array: the order of a file's metadata, and so its bytes, would change from run to run.
-    arrays: dict[str, Any] = {"w": state.w, "at": np.array([state.round, _ENDED.index(state.ended)])}
+    arrays: dict[str, Any] = {"w": state.w, "at": np.array([state.round, _ENDED.index(state.ended), state.broken])}
     arrays |= {f"belief.{name}": a for name, a in belief.items()}
     arrays |= {f"slot.{name}": v for name, v in state.slots.items()}
     blobs = sorted((i, m.arm, m.round) for i, m in state.memory.items() if isinstance(m, Blob))
@@ -50,8 +50,8 @@ def unpack(data: bytes) -> tuple[State, Vectors]:
         else:
             groups.setdefault(group, {})[name] = array.copy()
     memory |= {int(i): Blob(int(arm), int(i), int(t)) for i, arm, t in groups.get("blobs", {}).get("", ())}
-    round, ended = groups["at"][""]
-    state = State(int(round), groups["w"][""], None, groups["slot"], memory, _ENDED[int(ended)])
+    round, ended, broken = map(int, groups["at"][""])
+    state = State(round, groups["w"][""], None, groups["slot"], memory, _ENDED[ended], broken)
     return state, groups["belief"]
 
 
