@@ -26,6 +26,7 @@ ADAPTERS = {
     "torch": ("tasks/", "problems/models.py", "samplers/by_optuna.py"),  # Optuna's gp is torch's, too
     "greenlet": ("tasks/batched.py",),
     "flwr": ("flower/",),
+    "google": ("flower/",),  # protobuf, which Flower's messages are made of
     "ray": (),
     "optuna": ("samplers/by_optuna.py", "report/to_optuna.py"),
     "sqlalchemy": ("report/to_optuna.py",),
