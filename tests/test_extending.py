@@ -244,7 +244,7 @@ def test_it_is_shown_and_exported_without_the_parts(ran) -> None:
         ("schedule.kind=mine:Knokout", "mine has no 'Knokout'; did you mean 'Knockout'?"),
         ("schedule.kind=mine:Greedy", "no setting schedule.arms in mine:Greedy; known: explore, k, kind"),
         ("sampler.kind=mine:Greedy", "no setting sampler.lr in mine:Greedy; known: explore, k, kind"),
-        ("sampler=mine:Greedy", "but must be a sampler such as fedtuner.samplers.optuna('tpe'): Greedy has no learns, propose"),
+        ("sampler=mine:Greedy", "but must be a sampler such as fedtuner.samplers.optuna('tpe'): Greedy has no learns"),
         ("tuner.kind=mine:Near", "but must be a tuner such as fedtuner.FedEx(k=27): Near has no labels, tried"),
         ("tuner.explor=1", "no setting tuner.explor in mine:Greedy; did you mean 'explore'?"),
         ("sampler.lr=3.0", "sampler.lr = 3.0, but must be a learning rate of the space"),

@@ -136,7 +136,7 @@ BAD = {
     "a schedule of one's own": ({"schedule": Half()}, "schedule = .*: Half has no longest, scoring, needs, steps"),
     "a schedule's class": ({"schedule": ft.halving}, r"schedule = <class.*: call it, Halving\(\.\.\.\)"),
     "a tuner's class": ({"tuner": ft.FedEx}, r"tuner = <class.*: call it, FedEx\(\.\.\.\)"),
-    "a sampler's name": ({"sampler": "tpe"}, r"sampler = 'tpe', but must be a sampler such as fedtuner.samplers.optuna"),
+    "a sampler's name": ({"sampler": "tpe"}, r"sampler = 'tpe', but must be a sampler such as fedtuner.samplers.opt"),
     "a sampler of one's own": ({"sampler": Half()}, "sampler = .*: Half has no learns, propose, check"),
     "no sampler": ({"sampler": None}, "sampler = None, but must be a sampler such as"),
     "a mean's name": (
