@@ -2,9 +2,9 @@
 
 from fedtuner.core.schedule import Evidence, Outline, Play, Schedule, Score, Scoring, Start, Step, outline, unused
 from fedtuner.schedules.brackets import Bracket
-from fedtuner.schedules.halving import Halving, rungs
-from fedtuner.schedules.hyperband import Hyperband
-from fedtuner.schedules.random_search import RandomSearch
+from fedtuner.schedules.halving_rungs import Halving, rungs
+from fedtuner.schedules.hyperband_brackets import Hyperband
+from fedtuner.schedules.random_arms import RandomSearch
 
 halving, random_search, hyperband = Halving, RandomSearch, Hyperband
 KINDS = {"halving": Halving, "random_search": RandomSearch, "hyperband": Hyperband}
