@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from fedtuner.checks import python
 from fedtuner.core.model import Hyper, Rows, Trainer, Vector, Vectors
 from fedtuner.core.records import Job, Plan, Tally
 from fedtuner.errors import SpecError, brief, suggest
@@ -130,6 +131,10 @@ class Method:
         0.5
         """
         check(self, Space(client, server), {})
+        for side, values in (("client", client or {}), ("server", server or {})):
+            for name, value in values.items():
+                if not isinstance(python(value), (int, float, str)):
+                    raise SpecError(f"{side}.{name} = {brief(value)}, but a default is one value")
         return replace(
             self,
             client={**self.client, **{k: replace(self.client[k], default=v) for k, v in (client or {}).items()}},
