@@ -67,7 +67,8 @@ class Simulation(FederationDefaults):
         self._prepared: dict[tuple[int, str], Sized] = {}
         self._visit: dict[tuple[int, str], Sized] = {}  # the lazy splits of the client visited last
         if not self.clients:
-            raise SpecError("a problem needs at least one client")
+            few = f": {len(self.left_out)} have too few examples for three splits" if self.left_out else ""
+            raise SpecError(f"a problem needs at least one client{few}")
         seen: set[str | int] = set()
         for client in self.clients:
             if not isinstance(client, Client):
