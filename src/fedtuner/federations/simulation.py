@@ -125,6 +125,8 @@ class Simulation(FederationDefaults):
             there = f"{len(self.clients)} clients" if len(self.clients) > 1 else "1 client"
             raise SpecError(f"cohort = {brief(setup.cohort)}, but the problem has {there}: lower cohort")
         config = defaults(self.model.hyperparameters)
+        if setup is not None and self.model.own_training:  # what its code reads is for the space to say
+            config = {**{name: domain.ends()[0] for name, domain in setup.space.client.items()}, **config}
         sizes = {split: [self.size(i, split) for i in range(len(self.clients))] for split in SPLITS}
         for i, client in enumerate(self.clients):
             given = [split for split in SPLITS if getattr(client, split) is not None]
