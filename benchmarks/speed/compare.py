@@ -2,12 +2,13 @@
 
     git worktree add ../before v0.1.0
     python benchmarks/speed/compare.py ../before/src src
-    python benchmarks/speed/compare.py ../before/src src --cases W4 study --turns 30
+    python benchmarks/speed/compare.py ../before/src src --cases W4 study --processes 10
 
-Each tree has a process of its own, and they take turns: A B B A A B ... A turn is a study by the public ``tune`` and
-counts CPU seconds of the process and its workers, not the time that passes. Printed are medians, and the median of the
-ratios of neighbouring turns with its 90 % interval: above 1, the second tree is slower. The same seeds give the same
-work; where both trees give the same bits, the hashes of the final models are equal.
+Each tree has a process of its own, and they take turns: A B B A A B ... After some turns both are started anew, as
+where memory comes to lie makes a difference of its own. A turn is a study by the public ``tune`` and counts CPU seconds
+of the process and its workers, not the time that passes. Printed are medians, and the median of the ratios of
+neighbouring turns with its 90 % interval: above 1, the second tree is slower. The same seeds give the same work; where
+both trees give the same bits, the hashes of the final models are equal.
 """
 
 from __future__ import annotations
@@ -225,39 +226,45 @@ class Tree:
         self._process.communicate()
 
 
-def compare(name: str, trees: list[Tree], turns: int) -> None:
+def compare(name: str, sources: list[str], turns: int, processes: int) -> None:
     """Print what a case costs in both trees."""
-    hashes = [tree.turn(name)["model"] for tree in trees]  # also warms up
     costs: list[list[float]] = [[], []]
-    for n in range(turns):
-        for side in (0, 1) if n % 2 == 0 else (1, 0):
-            costs[side].append(trees[side].turn(name)["seconds"])
+    hashes = set()
+    for _ in range(processes):
+        trees = [Tree(source) for source in sources]
+        hashes |= {tree.turn(name)["model"] for tree in trees}  # also warms up
+        for n in range(turns):
+            for side in (0, 1) if n % 2 == 0 else (1, 0):
+                costs[side].append(trees[side].turn(name)["seconds"])
+        for tree in trees:
+            tree.close()
     ratios = [b / a for a, b in zip(*costs, strict=True)]
-    drawn = sorted(statistics.median(random.Random(i).choices(ratios, k=turns)) for i in range(1000))
+    drawn = sorted(statistics.median(random.Random(i).choices(ratios, k=len(ratios))) for i in range(1000))
     first, second = (1e3 * statistics.median(cost) for cost in costs)
-    same = "same bits" if len(set(hashes)) == 1 else "other bits"
-    print(f"{name:28} {first:10.3f} {second:10.3f} {statistics.median(ratios):8.3f} "
-          f"[{drawn[50]:.3f}, {drawn[949]:.3f}] {min(costs[1]) / min(costs[0]):8.3f}  {same}", flush=True)  # fmt: skip
+    same = "same bits" if len(hashes) == 1 else "other bits"
+    print(
+        f"{name:28} {first:10.3f} {second:10.3f} {statistics.median(ratios):8.3f} "
+        f"[{drawn[50]:.3f}, {drawn[949]:.3f}] {min(costs[1]) / min(costs[0]):8.3f}  {same}",
+        flush=True,
+    )
 
 
 def main() -> None:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("trees", nargs="*", help="two folders with the package fedtuner in them")
     made.add_argument("--cases", nargs="+", default=[""], help=f"those that begin so: {', '.join(CASES)}")
-    made.add_argument("--turns", type=int, default=20, help="of each tree")
+    made.add_argument("--turns", type=int, default=6, help="of each process")
+    made.add_argument("--processes", type=int, default=4, help="of each tree and case")
     made.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     arguments = made.parse_args()
     if arguments.serve:
         return serve()
     if len(arguments.trees) != 2:
         made.error("give two source trees")
-    trees = [Tree(source) for source in arguments.trees]
     print(f"{'CPU ms a round':28} {'first':>10} {'second':>10} {'ratio':>8} {'90 % interval':>16} {'of least':>8}")
     for name in CASES:
         if name.startswith(tuple(arguments.cases)):
-            compare(name, trees, arguments.turns)
-    for tree in trees:
-        tree.close()
+            compare(name, arguments.trees, arguments.turns, arguments.processes)
     return None
 
 

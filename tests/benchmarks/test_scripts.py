@@ -49,7 +49,7 @@ def test_the_naive_study_is_the_same_schedule(speed):
 def test_two_trees_are_compared_in_turns():
     command = [sys.executable, str(SPEED / "compare.py"), str(ROOT / "src"), str(ROOT / "src")]
     done = subprocess.run(
-        [*command, "--cases", "trivial round with a", "W4 batched", "--turns", "2"],
+        [*command, "--cases", "trivial round with a", "W4 batched", "--turns", "2", "--processes", "1"],
         capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -18,8 +18,9 @@ from fedtuner.core.method import Optimiser, default_space
 from fedtuner.core.model import Hyper, Metrics, Model, ModelDefaults, Part
 from fedtuner.core.robust import Median, Trimmed
 from fedtuner.core.schedule import Evidence, Schedule, Scoring, Start, Step
+from fedtuner.core.screens import Weights
 from fedtuner.core.setup import Setup, resolve, with_named_optimiser
-from fedtuner.core.tally import Weights, mean
+from fedtuner.core.tally import mean
 from fedtuner.errors import FedtunerError, SpecError, StoreError
 from fedtuner.methods.momentum import sgd
 
@@ -136,7 +137,10 @@ BAD = {
     "a schedule of one's own": ({"schedule": Half()}, "schedule = .*: Half has no longest, scoring, needs, steps"),
     "a schedule's class": ({"schedule": ft.halving}, r"schedule = <class.*: call it, Halving\(\.\.\.\)"),
     "a tuner's class": ({"tuner": ft.FedEx}, r"tuner = <class.*: call it, FedEx\(\.\.\.\)"),
-    "a sampler's name": ({"sampler": "tpe"}, r"sampler = 'tpe', but must be a sampler such as fedtuner.samplers.opt"),
+    "a sampler's name": (
+        {"sampler": "tpe"},
+        r"sampler = 'tpe', but must be a sampler such as fedtuner.samplers.optuna\('tpe'\)",
+    ),
     "a sampler of one's own": ({"sampler": Half()}, "sampler = .*: Half has no learns, propose, check"),
     "no sampler": ({"sampler": None}, "sampler = None, but must be a sampler such as"),
     "a mean's name": (
@@ -345,7 +349,7 @@ def test_a_setup_is_a_table_of_plain_values_by_the_names_of_a_study_toml() -> No
     assert "gamma" not in table["tuner"]  # drawn per arm
     assert table["sampler"] == "uniform"
     assert table["combine"] == {"kind": "trimmed", "share": 0.2}
-    assert table["screens"] == [{"most": 5}]
+    assert table["screens"] == [{"kind": "weights", "most": 5, "share": 0.25}]
     assert "privacy" not in table
     assert table["seed"] == 4
     assert ft.Space(table["client"], table["server"]) == setup.space
@@ -381,7 +385,7 @@ def test_what_cannot_stand_in_a_table_is_told_at_once() -> None:
         ({"cooling": 0.5}, "cooling: 0.0 in the store, 0.5 now"),
         ({"combine": Median()}, "combine: 'mean' in the store, {'kind': 'median'} now"),
         ({"fedex": ft.FedEx(k=3, eps=0.31)}, "tuner.eps: 0.3 in the store, 0.31 now"),
-        ({"screens": (Weights(9),)}, r"screens: \[\] in the store, \[{'most': 9}\] now"),
+        ({"screens": (Weights(9),)}, r"screens: \[\] in the store, \[{'kind': 'weights', 'most': 9"),
     ],
 )
 def test_another_setup_is_refused_by_a_store(tmp_path, changed, said) -> None:

@@ -13,8 +13,8 @@ from fedtuner.core import tally as tallying
 from fedtuner.core.method import Optimiser
 from fedtuner.core.model import NOTHING, Metrics
 from fedtuner.core.records import Plan, Report, Tally, Tried
-from fedtuner.core.tally import Combine, Privacy, Screen, Weights, mean, mean_metrics, penalised, weighted
-from fedtuner.errors import SpecError
+from fedtuner.core.screens import Weights
+from fedtuner.core.tally import Combine, Privacy, Screen, mean, mean_metrics, penalised, weighted
 from fedtuner.methods.momentum import step
 from fedtuner.testing.rounds import a_round, an_arm, reported, settle
 from fedtuner.testing.toys import quadratics
@@ -139,72 +139,6 @@ def test_an_update_whose_numbers_overflow_is_broken():
 # Screens
 
 
-def counts(reports):
-    return [(r.examples, r.before.count, r.after.count) for r in reports]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "limit"),
-    [
-        ([1, 2, 3, 10_000], 20),  # ten times the lower of 2 and 3
-        ([1, 10_000], 10),  # one of two clients cannot move the limit
-        ([1, 2, 3, 1000, 10_000], 30),
-        ([0, 0, 5, 10_000], 50),  # clients without examples do not count
-        ([7, 69], 69),
-    ],
-)
-def test_no_client_weighs_more_than_ten_medians(sizes, limit):
-    screened = Weights()(PLAN, [report(examples=n, validated=n) for n in sizes])
-    assert counts(screened) == [(min(n, limit),) * 3 for n in sizes]
-
-
-def test_training_and_validation_have_limits_of_their_own():
-    reports = [report(examples=5, validated=2, loss=0.5) for _ in range(3)]
-    reports += [report(examples=500, validated=2), report(examples=5, validated=500, loss=0.5)]
-    screened = Weights()(PLAN, reports)
-    assert counts(screened) == [(5, 2, 2)] * 3 + [(50, 2, 2), (5, 20, 20)]
-    assert [a is b for a, b in zip(screened, reports, strict=True)] == [True] * 3 + [False] * 2
-    assert (screened[4].before.loss, screened[4].after.error) == (0.5, 0.25)  # only weights are cut
-
-
-def test_a_given_limit_holds_for_everyone():
-    screened = Weights(most=4)(PLAN, [report(examples=3, validated=9), None, report(examples=100, validated=1)])
-    assert screened[1] is None
-    assert counts([screened[0], screened[2]]) == [(3, 4, 4), (4, 1, 1)]
-    assert Weights()(PLAN, [None, report(examples=0, validated=0)])[0] is None
-    for most in (0, -1, 2.5, "many", True):
-        with pytest.raises(SpecError, match=r"most_examples = .*, but must be a whole number >= 1"):
-            Weights(most)
-
-
-@given(
-    st.lists(st.one_of(st.none(), st.integers(0, 10**12)), min_size=1, max_size=9), st.none() | st.integers(1, 10**6)
-)
-def test_no_client_weighs_more_than_it_may(sizes, most):
-    reports = [None if n is None else report(examples=n, validated=n) for n in sizes]
-    kept = Weights(most)(PLAN, reports)
-    positive = sorted(n for n in sizes if n)
-    limit = most if most is not None else 10 * positive[(len(positive) - 1) // 2] if positive else 0
-    for n, before, after in zip(sizes, reports, kept, strict=True):
-        assert (before is None) == (after is None)
-        if after is not None:
-            assert counts([after]) == [(min(n, limit),) * 3]
-            assert n > limit or after is before
-
-
-@given(st.lists(st.integers(1, 1000), min_size=2, max_size=9), st.integers(10**6, 10**15))
-def test_a_liar_among_honest_clients_weighs_at_most_ten_of_them(honest, lie):
-    *_, liar = Weights()(PLAN, [report(examples=n) for n in [*honest, lie]])
-    assert liar.examples <= 10 * max(honest)
-
-
-def test_all_tries_of_a_client_are_cut():
-    one = report(examples=1, validated=100)
-    both = replace(one, tried=one.tried * 2)
-    [cut] = Weights(most=10)(PLAN, [both])
-    assert [(t.before.count, t.after.count) for t in cut.tried] == [(10, 10), (10, 10)]
-
-
 class Suspicious:
     """A screen that drops everybody whose client number is odd."""
 
@@ -218,7 +152,7 @@ def test_screens_are_applied_in_order_and_their_work_is_counted():
     first, arm = problem.clients[0].train, an_arm(methods.fedavg)
     many = tuple(np.repeat(part, 40, 0) if i == 0 else part for i, part in enumerate(first))
     problem.clients = (replace(problem.clients[0], train=many), *problem.clients[1:])
-    screens = (Suspicious(), Weights())
+    screens = (Suspicious(), Weights(share=1.0))
     assert all(isinstance(screen, Screen) for screen in screens)
     round = a_round(methods.fedavg, problem, cohort=8, screens=screens)
     state = round.begin(arm)

@@ -220,3 +220,12 @@ def test_progress_is_lines_elsewhere_and_nothing_when_quiet():
     with show.telling(True, out) as tell:
         tell("shrinking images", 3_000, None)
     assert "3,000" not in out.getvalue()
+
+
+def test_what_is_here_needs_nothing(capsys):
+    show.print_listing(
+        [{"name": "cifar10", "about": "CIFAR-10", "needs": "a download of 170 MB", "at": "/data/cifar10"}]
+    )
+    said = capsys.readouterr().out
+    assert "cifar10: CIFAR-10\n  here: /data/cifar10\n" in said
+    assert "needs" not in said

@@ -95,6 +95,17 @@ def test_plain_methods_are_not(method):
     assert study(problem(), method=method).finished
 
 
+class Tempered(Logistic):
+    def evaluate(self, w, data, config):
+        return super().evaluate(w * np.float32(config["temperature"]), data, config)
+
+
+def test_its_evaluation_may_read_the_configuration_too():
+    """Also in the check before the work, with a value of the space."""
+    client = {"rate": 0.1, "passes": 1, "temperature": ft.Float(0.5, 2.0)}
+    assert 0.5 <= study(problem(Tempered), space=ft.Space(client)).best.client["temperature"] <= 2.0
+
+
 def test_its_hyperparameters_are_what_the_space_names():
     with pytest.raises(SpecError, match="give space= with the hyperparameters that it reads"):
         study(problem(), space=None)

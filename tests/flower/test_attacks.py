@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,14 @@ from flwr.clientapp import ClientApp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory_grid import MemoryGrid
-from test_fleet import CLIENTS, deaf, fleet_of, grid_of, same, simulated, tune
+from test_fleet import CLIENTS, deaf, fleet_of, grid_of, same, simulated, tune, with_w
 from test_messages import job, plan, reader
 
 import fedtuner as ft
+import toys
 from fedtuner import methods
 from fedtuner.core.records import Report
+from fedtuner.errors import FleetError
 from fedtuner.flower import handshake
 from fedtuner.flower.handshake import Requirements
 from fedtuner.flower.messages import VERSION
@@ -181,6 +185,99 @@ def test_a_reply_that_cannot_be_decoded_is_malformed_and_the_round_goes_on():
     assert broken == [True]  # the replies to both arms were fetched together
     assert study.problem.faults == {"undecodable": 1, "timeout": 2}
     assert [(r.clients, r.dropped) for r in study.history] == [(6, 1), (5, 0)] * 2
+
+
+# Numbers and updates that lie
+
+
+IMPOSSIBLE = {
+    "error above 1": numbers(error_after=[17.0]),
+    "negative error": numbers(error_after=[-0.5]),
+    "NaN error": numbers(error_before=[math.nan]),
+    "negative loss": numbers(loss_after=[-0.001]),
+    "the best loss there is": numbers(loss_before=[-1e308]),
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_a_report_of_what_cannot_be_is_left_out(name, tmp_path):
+    grid = grid_of()
+    grid.faults[1002] = IMPOSSIBLE[name]
+    study = tune(grid, store=tmp_path, **EVERYONE)
+    assert study.problem.faults == {"screened": study.rounds_used}
+    assert {(r.dropped, r.bounded) for r in study.history} == {(1, 1)}
+    assert [replace(r, bounded=0) for r in study.history] == deaf(**EVERYONE).history
+    line = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])
+    assert (line["kind"], line["client"]) == ("screened", "phone2")
+    assert "its report is left out: losses" in line["text"]
+
+
+def test_where_all_losses_are_negative_the_study_ends_and_says_what_to_set():
+    grid = grid_of()
+    grid.faults = dict.fromkeys(grid.apps, numbers(loss_before=[-1.0], loss_after=[-2.0]))
+    with pytest.raises(FleetError, match=r"no client reported in 3 tries; .*losses -1, -2 .*Fleet\(least_loss=\)"):
+        tune(grid, **EVERYONE)
+    study = tune(grid, fleet_of(grid, least_loss=-math.inf), **EVERYONE)
+    assert {r.loss for r in study.history} == {-2.0}
+
+
+@pytest.mark.parametrize("lie", [math.nan, math.inf, 1e308])
+def test_one_device_does_not_make_an_arms_loss_infinite(lie, tmp_path):
+    grid = grid_of()
+    grid.faults[1002] = numbers(loss_before=[lie], loss_after=[lie])
+    study = tune(grid, store=tmp_path, **EVERYONE)
+    assert all(0 < r.loss < 100 and r.bounded == 1 and not r.dropped for r in study.history)
+    assert study.problem.faults == {"bounded": study.rounds_used}
+    line = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])
+    assert "client 'phone2': losses" in line["text"]
+
+
+def test_one_device_does_not_decide_which_arm_is_best_by_loss():
+    """Its lie, always the same, moves the losses of all arms alike: the order of arms is that of the others."""
+    grid, by_loss = grid_of(), ft.random_search(budget=12, longest=3, score="loss")
+    grid.faults[1002] = numbers(loss_before=[1e308], loss_after=[1e308])
+    study = tune(grid, cohort=6, schedule=by_loss)
+    assert study.best.arm == deaf(cohort=6, schedule=by_loss).best.arm
+
+
+@pytest.mark.parametrize("lie", [1e6, 3e38, -3e38])
+def test_an_update_of_huge_numbers_does_not_win(lie, tmp_path):
+    """The model is not the liar's: its length is near that of the honest one, and it does as well."""
+    grid, study = grid_of(), ft.random_search(budget=10, longest=10)
+    grid.faults[1002] = with_w(lambda w: np.full_like(w, lie))
+    attacked, honest = tune(grid, cohort=6, schedule=study, store=tmp_path), deaf(cohort=6, schedule=study)
+    assert {(r.bounded, r.dropped, r.broken) for r in attacked.history} == {(1, 0, 0)}
+    assert attacked.problem.faults == {"shortened": 10}
+    line = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])
+    assert re.search(r"client 'phone2': an update of length [\d.e+]+ counts as [\d.]+$", line["text"])
+    assert not any(r.diverged for r in attacked.history)
+    assert np.linalg.norm(attacked.best.model[:12]) < 10 * np.linalg.norm(honest.best.model[:12])
+    assert attacked.history[-1].error < 0.67  # chance
+
+
+def test_a_vector_of_huge_numbers_for_the_aggregation_does_not_win():
+    grid = grid_of()
+    grid.faults[1002] = record("extra", ArrayRecord({"control": Array(np.full(12, 3e38, np.float32))}))
+    study = tune(grid, method=methods.scaffold, cohort=6, schedule=ft.random_search(budget=4, longest=4))
+    assert study.problem.faults == {"shortened": 4}
+    assert all(math.isfinite(r.loss) and not r.diverged for r in study.history)
+
+
+def test_a_lie_about_the_examples_has_a_share_of_the_round_below_half():
+    grid = grid_of(toys.clients(10))
+    grid.faults[1002] = numbers(examples=10**9, validated=10**9)
+    study = tune(grid, fleet_of(grid, least=10), schedule=ft.random_search(budget=4, longest=4), cohort=10)
+    for r in study.history:
+        of = {row.client: row for row in r.rows}["phone2"]
+        assert 0.24 < of.examples / r.examples <= 0.25
+        assert 0.24 < of.validated / r.validated <= 0.25
+
+
+def test_honest_devices_are_not_touched():
+    for method in (methods.fedavg, methods.scaffold):
+        study = tune(grid_of(), method=method, fedex=ft.FedEx(k=4, eps=1.0))
+        assert not study.problem.faults
+        assert not any(r.bounded for r in study.history)
 
 
 # Fuzzing

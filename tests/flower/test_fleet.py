@@ -285,9 +285,6 @@ MALFORMED = {
     "no arrays": without("arrays"),
     "negative |T|": with_numbers(examples=-3),
     "|V| that is not whole": with_numbers(validated=2.5),
-    "error above 1": with_numbers(error_after=[17.0]),
-    "negative error": with_numbers(error_after=[-0.5]),
-    "NaN error": with_numbers(error_before=[math.nan]),
     "a loss that is no list": with_numbers(loss_after=0.1),
     "tried what was not asked": with_numbers(loss_before=[0.1, 0.2], loss_after=[0.3, 0.4]),
     "no losses": without_number("loss_before"),
@@ -376,15 +373,15 @@ def test_an_update_that_is_not_finite_is_broken_whatever_it_says():
     assert not any(r.dropped or r.diverged for r in study.history)
 
 
-@pytest.mark.parametrize(("limit", "weight"), [(None, 10), (25, None)])
-def test_a_client_that_lies_about_its_examples_does_not_dominate(limit, weight, tmp_path):
+@pytest.mark.parametrize("limit", [None, 25])
+def test_a_client_that_lies_about_its_examples_does_not_dominate(limit, tmp_path):
     grid = grid_of()
     grid.faults[1002] = with_numbers(examples=10**9, validated=10**9)
     study = tune(grid, fleet_of(grid, most_examples=limit), cohort=6, store=tmp_path)
     honest = [len(c.train[1]) for c in CLIENTS]
-    most = limit or weight * sorted([*(n for i, n in enumerate(honest) if i != 2), 10**9])[2]
-    true = sum(min(n, most) for i, n in enumerate(honest) if i != 2) + most
-    assert {r.examples for r in study.history} == {true}
+    others = sum(n for i, n in enumerate(honest) if i != 2)
+    most = limit or int(0.4 * others)  # 2 / 7 of a round of six: twice the mean of the others
+    assert {r.examples for r in study.history} == {others + most}
     cut = study.problem.faults["capped"]
     assert cut == sum(r.bounded for r in study.history) >= study.rounds_used
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
@@ -444,6 +441,7 @@ FAULTS = {
     "silence": lambda reply: None,
     "late": lambda reply: delayed(reply, 100.0),
     "nan": with_w(lambda w: np.full_like(w, np.nan)),
+    "impossible": with_numbers(error_after=[17.0]),
     **MALFORMED,
 }
 
@@ -465,12 +463,13 @@ def test_whatever_goes_wrong_the_study_ends_and_its_records_say_so(faults):
     study = tune(grid, fleet_of(grid, deadline=50.0), cohort=6)
     seen = study.problem.faults
     assert study.rounds_used == ROUNDS
-    assert sum(r.dropped for r in study.history) == seen["error"] + seen["timeout"] + seen["malformed"]
+    dropped = ("error", "timeout", "malformed", "screened")
+    assert sum(r.dropped for r in study.history) == sum(seen[kind] for kind in dropped)
     assert all(
         np.isfinite(state.w).all() and abs(state.belief.theta.p.sum() - 1) < 1e-9 for state in states(study).values()
     )
     assert all(r.examples <= 5 * 22 + 10 * 22 for r in study.history)
-    assert set(seen) <= {"error", "timeout", "late", "malformed", "capped"}
+    assert set(seen) <= {*dropped, "late", "capped", "bounded"}
 
 
 # Who is there
@@ -560,7 +559,7 @@ def test_two_nodes_with_one_id_are_one_client(caplog):
         (ClientApp(), "is its ClientApp made by fedtuner.flower"),
         (ft.flower.client_app(toys.Softmax(features=4), lambda context: CLIENTS[0]), "its model has 16 entries, the s"),
         (ft.flower.tuned(ClientApp()), "is made by tuned, but this server needs one made by client_app"),
-        (ft.flower.client_app(toys.Softmax(), lambda context: replace(CLIENTS[0], id=2.5)), "its id is 2.5"),
+        (ft.flower.client_app(toys.Softmax(), lambda context: replace(CLIENTS[0], id=2.5)), "the id 2.5"),
         (ft.flower.client_app(toys.Softmax(), lambda context: CLIENTS[0], secure=True), "client_app with no secure="),
         (ft.flower.client_app(toys.Softmax(), lambda context: None), "AttributeError"),  # type: ignore[arg-type,return-value]
     ],

@@ -172,13 +172,6 @@ def test_a_loss_that_is_not_finite_is_infinite_and_the_error_the_worst(loss):
     assert arrived.finite
 
 
-def test_an_error_may_be_anything_where_it_is_no_rate():
-    fine = Metrics(0.5, 300.0, 3)
-    assert reader(worst=math.inf).read(reply(fine), job()).after == fine
-    with pytest.raises(MalformedError, match=r"an error of 300.0, but it must be from 0 to 1"):
-        reader().read(reply(fine), job())
-
-
 def test_labels_are_those_of_the_job_whatever_a_client_says():
     asked = job(choices=(Choice(7, {}), Choice(2, {})))
     arrived = reader().read(reply(Metrics(0.5, 0.25, 3), Metrics(0.25, 0.5, 3)), asked)

@@ -22,7 +22,7 @@ import toys
 from fedtuner.core.model import Metrics
 from fedtuner.core.records import Plan, Record, Report, Seen, State, Tried
 from fedtuner.core.round import Round, measured
-from fedtuner.core.tally import Weights
+from fedtuner.core.screens import Weights
 from fedtuner.errors import FleetError, SpecError
 from fedtuner.flower import SecAgg, secure
 from fedtuner.flower.secure import Offer, Scale, contribution, order, tally_of

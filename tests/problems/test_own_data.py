@@ -16,7 +16,7 @@ def test_a_study_file_names_your_own_data(tmp_path):
     command = [sys.executable, "-m", "fedtuner.cli", "run", "own_data.toml", "--store", str(tmp_path / "s"), "--quiet"]
     done = subprocess.run(command, cwd=EXAMPLES, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "s" / "result.json").exists()
+    assert (tmp_path / "s" / "journal.jsonl").exists()
 
 
 def test_the_example_leaves_the_kiosk_out(monkeypatch):

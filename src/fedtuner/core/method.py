@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from fedtuner.checks import python
 from fedtuner.core.model import Hyper, Rows, Trainer, Vector, Vectors
 from fedtuner.core.records import Job, Plan, Tally
 from fedtuner.errors import SpecError, brief, suggest
@@ -137,6 +138,10 @@ class Method:
         0.5
         """
         check(self, Space(client, server), {})
+        for side, values in (("client", client or {}), ("server", server or {})):
+            for name, value in values.items():
+                if not isinstance(python(value), (int, float, str)):
+                    raise SpecError(f"{side}.{name} = {brief(value)}, but a default is one value")
         given = dict(server or {})
         new = self.stepping_by(str(given["optimiser"])) if "optimiser" in given else self
         return replace(

@@ -105,9 +105,25 @@ class Round:
 
     def tally(self, plan: Plan, reports: Reports) -> Tally:
         """Return what the server makes of a round's reports, which are in plan order; None did not answer."""
-        setup, screened = self.setup, list(reports)
-        for screen in setup.screens:
+        return self.combine(plan, reports, self.screen(plan, reports))
+
+    def screen(self, plan: Plan, reports: Reports) -> list[Report | None]:
+        """Return the reports as the study's screens leave them."""
+        screened = list(reports)
+        for screen in self.setup.screens:
             screened = screen(plan, screened)
+        return [self._again(plan, a, b) for a, b in zip(reports, screened, strict=True)]
+
+    def _again(self, plan: Plan, given: Report | None, screened: Report | None) -> Report | None:
+        """Return a screened report; what the server's optimiser asks of a change is that of the screened one."""
+        if given is None or screened is None or screened.change is given.change:
+            return screened
+        extra = self.setup.method.optimiser(plan.server).extra(screened.change[: self.federation.model.trainable])
+        return replace(screened, extra={**screened.extra, **extra}) if extra else screened
+
+    def combine(self, plan: Plan, reports: Reports, screened: Reports) -> Tally:
+        """Return the tally of reports that were screened."""
+        setup = self.setup
         arrived = [r for r in screened if r is not None]
         bounded = sum(a is not b for a, b in zip(reports, screened, strict=True))
         seen = tuple(self._seen(job, r) for job, r in zip(plan.jobs, screened, strict=True) if r is not None)

@@ -143,9 +143,7 @@ def _check_kinds(given: dict[str, Any]) -> None:
             raise SpecError(f"{name} = {brief(value)}, but must be {words}{_lacking(value, kind)}")
     screens = given.get("screens", ())
     if not isinstance(screens, tuple) or not all(callable(screen) for screen in screens):
-        raise SpecError(
-            f"screens = {brief(screens)}, but must be a tuple of screens such as fedtuner.core.tally.Weights()"
-        )
+        raise SpecError(f"screens = {brief(screens)}, but must be a tuple of functions that screen a round's reports")
 
 
 def _lacking(value: Any, kind: type) -> str:

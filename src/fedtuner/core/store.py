@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from fedtuner.core.model import Vectors
 from fedtuner.core.records import Arm, Blob, Key, Record, State
@@ -141,6 +141,7 @@ class Blobs(Protocol):
         ...
 
 
+@runtime_checkable
 class Store(Protocol):
     """Where a study is kept: a folder, or this process's memory."""
 

@@ -20,7 +20,6 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from fedtuner import checks
 from fedtuner.core.model import NOTHING, Metrics, Vector, Vectors, finite
 from fedtuner.core.records import Key, Plan, Report, Tally
 
@@ -151,46 +150,3 @@ def mean_metrics(metrics: Sequence[Metrics]) -> Metrics:
 def penalised(metrics: Metrics, worst: float) -> Metrics:
     """Return the metrics; if the loss is not finite, with an infinite loss and the worst error."""
     return metrics if metrics.finite or not metrics.count else Metrics(math.inf, worst, metrics.count)
-
-
-@dataclass(frozen=True)
-class Weights:
-    """A screen that limits every client's |T| and |V| to ``most`` examples; by default to ten medians of the round.
-
-    The median of an even number of clients is the lower of the two middle ones: one of two clients cannot raise it.
-    """
-
-    most: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.most is not None:
-            checks.whole("most_examples", self.most)
-
-    def __call__(self, plan: Plan, reports: Reports) -> list[Report | None]:
-        """Return the reports with their weights cut."""
-        arrived = [r for r in reports if r is not None]
-        train, valid = (
-            _limit([r.examples for r in arrived], self.most),
-            _limit([r.before.count for r in arrived], self.most),
-        )
-        return [None if r is None else _cut(r, train, valid) for r in reports]
-
-
-_TIMES = 10  # the most that a client may weigh, in medians of its round
-
-
-def _limit(counts: Sequence[int], most: int | None) -> int:
-    positive = sorted(n for n in counts if n)
-    if most is not None or not positive:
-        return most or 0
-    return _TIMES * positive[(len(positive) - 1) // 2]
-
-
-def _cut(report: Report, train: int, valid: int) -> Report:
-    if report.examples <= train and report.before.count <= valid:
-        return report
-    count = min(report.before.count, valid)
-    tried = tuple(
-        replace(t, before=replace(t.before, count=count), after=replace(t.after, count=count)) for t in report.tried
-    )
-    return replace(report, examples=min(report.examples, train), tried=tried)

@@ -20,7 +20,8 @@ import numpy as np
 from fedtuner.data import checks
 from fedtuner.data.lazy import Array, Table
 from fedtuner.data.partition import Id
-from fedtuner.errors import SpecError
+from fedtuner.errors import SpecError, brief, one_line
+from fedtuner.run.store.files import exists
 
 Examples = Iterable[tuple[Id, Array, Array]]  # a client's id, x and y
 
@@ -35,14 +36,19 @@ class File(Table):
         self.path = path
         try:
             with path.open("rb") as file:
-                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-                meta = header.pop("__metadata__")
-                x, y, ends, ids = (_part(path, header[name]) for name in ("x", "y", "ends", "ids"))
+                if int.from_bytes(file.read(8), "little") != _START - 8:
+                    raise ValueError("its beginning is another")
+                header = json.loads(file.read(_START - 8))
+            meta = header.pop("__metadata__")
+            x, y, ends, ids = (_part(path, header[name]) for name in ("x", "y", "ends", "ids"))
             self.owners = _owners(json.loads(bytes(ids)), np.array(ends))
-        except (OSError, KeyError, ValueError) as error:
-            raise SpecError(f"{path} is no converted data set ({error}): delete it and convert again") from error
-        self.made_from: str = meta["made_from"]
-        super().__init__(x, np.array(y), meta["fingerprint"])  # y is small enough to be in memory
+            self.made_from = str(meta["made_from"])
+            if not len(x) == len(y) == ends[-1]:
+                raise ValueError("its arrays are of several lengths")
+            super().__init__(x, np.array(y), str(meta["fingerprint"]))  # y is small enough to be in memory
+        except Exception as error:  # a file of others, or a damaged one, may raise anything
+            why = one_line(str(error), 100)
+            raise SpecError(f"{path} is no converted data set ({why}): delete it and convert again") from error
 
     def __reduce__(self) -> tuple[Any, ...]:
         return File, (self.path,)  # a worker maps the file itself: a pickled map would be a copy of all examples
@@ -50,14 +56,17 @@ class File(Table):
 
 def convert(examples: Examples, path: Path, made_from: str = "", classes: int | None = None) -> File:
     """Write the examples of all clients to a file and open it; ``made_from`` identifies their source."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f"{path.name}.{uuid.uuid4().hex}.part")  # two processes may convert at once
     try:
-        with aside.open("wb") as file:
-            _write(file, examples, made_from, classes)
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with aside.open("wb") as file:
+                _write(file, examples, made_from, classes)
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
+    except OSError as error:
+        raise SpecError(f"cannot write to {path}: {error.strerror or error}") from error
     return File(path)
 
 
@@ -68,16 +77,17 @@ def _write(file: BinaryIO, examples: Examples, made_from: str, classes: int | No
     ends: list[int] = []
     first: Array | None = None
     for id, x, y in examples:
-        x, y = _stored(np.asarray(x)), _stored(np.asarray(y))
-        ids.add(id)
-        names.append(id)
+        what, (x, y) = f"client {brief(id)}", (np.asarray(x), np.asarray(y))
+        names.append(ids.add(id))
+        checks.examples(what, x, y, None if first is None else first.shape[1:], classes)
+        x, y = _stored(x), _stored(y)
+        checks.examples(what, x, y)  # what is too large for the file's type is infinite now
         ends.append(len(x) + (ends[-1] if ends else 0))
         if not len(x):
             continue
         first = x if first is None else first
-        checks.examples(f"client {id!r}", x, y, first.shape[1:], classes)
         if x.dtype != first.dtype:
-            raise SpecError(f"client {id!r}: x is of type {x.dtype}, but that of the others is {first.dtype}")
+            raise SpecError(f"{what}: x is of type {x.dtype}, but that of the others is {first.dtype}")
         file.write(x.data)
         digest.update(x.data)
         labels.append(y)
@@ -111,7 +121,8 @@ def _stored(part: Array) -> Array:
     if part.dtype.kind == "b":
         part = part.astype(np.uint8)
     elif part.dtype.kind == "f":
-        part = part.astype("<f4")
+        with np.errstate(over="ignore"):
+            part = part.astype("<f4")
     elif part.dtype.kind in "iu" and part.dtype.str not in _TYPES.values():
         part = part.astype("<i8")
     return np.ascontiguousarray(part)
@@ -120,6 +131,8 @@ def _stored(part: Array) -> Array:
 def _part(path: Path, entry: dict[str, Any]) -> Array:
     start, end = entry["data_offsets"]
     kind, shape = np.dtype(_TYPES[entry["dtype"]]), tuple(entry["shape"])
+    if min(shape) < 0 or math.prod(shape) * kind.itemsize != end - start or path.stat().st_size < _START + end:
+        raise ValueError(f"an array of shape {shape} is not there")
     if start == end:
         return np.zeros(shape, kind)
     return np.memmap(path, kind, "r", _START + start, shape)
@@ -136,10 +149,16 @@ def stamp(files: Iterable[Path]) -> str:
     return hashlib.blake2b(repr(sorted(files_now)).encode(), digest_size=12).hexdigest()
 
 
-def cached(path: Path, made_from: str, examples: Iterator[tuple[Id, Array, Array]], classes: int | None = None) -> File:
-    """Return the converted file; the examples are converted only if there is no file with this ``made_from``."""
-    if path.exists():
+def cached(
+    path: Path, made_from: str | None, examples: Iterator[tuple[Id, Array, Array]], classes: int | None = None
+) -> File:
+    """Return the converted file; the examples are converted only if there is no file with this ``made_from``.
+
+    Where that is not known (None) any file will do.
+    """
+    if exists(path):
         file = File(path)
-        if file.made_from == made_from:
+        if made_from in (None, file.made_from):
+            checks.examples(str(path), file.y, file.y, classes=classes)  # it may have been made without this check
             return file
-    return convert(examples, path, made_from, classes)
+    return convert(examples, path, made_from or "", classes)

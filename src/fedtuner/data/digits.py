@@ -11,8 +11,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from fedtuner.checks import is_whole
 from fedtuner.data import split
-from fedtuner.errors import SpecError
+from fedtuner.errors import SpecError, brief
 from fedtuner.federations import Client
 
 FORMS = (0, 130, 256, 386, 516, 646, 776, 906, 1029, 1157, 1287, 1415, 1545, 1667, 1797)
@@ -24,8 +25,8 @@ def clients(parts: int = 4, order: str = "shuffled", seed: int = 0) -> list[Clie
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise SpecError("the digits come with scikit-learn: pip install 'fedtuner[digits]'") from error
-    if not 1 <= parts <= 40:
-        raise SpecError(f"parts = {parts}, but must be in 1..40: a form has about 130 digits")
+    if not is_whole(parts) or not 1 <= parts <= 40:
+        raise SpecError(f"parts = {brief(parts)}, but must be in 1..40: a form has about 130 digits")
     bunch = load_digits()
     x, y = (bunch.data / 16.0).astype(np.float32), bunch.target.astype(np.int64)
     return [

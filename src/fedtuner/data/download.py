@@ -36,10 +36,6 @@ class File:
         """The name of the file on disk."""
         return urlsplit(self.url).path.rpartition("/")[2]
 
-    def __str__(self) -> str:
-        known = ", ".join(filter(None, (f"{self.size:,} bytes" if self.size else "", self.hash)))
-        return f"{self.name}  from {self.url}" + (f"  ({known})" if known else "")
-
 
 def quiet(what: str, done: int, total: int | None) -> None:
     """Ignore the progress."""

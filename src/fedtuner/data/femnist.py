@@ -14,7 +14,7 @@ import numpy as np
 from fedtuner.data import lazy, leaf
 from fedtuner.data.lazy import Array
 from fedtuner.data.partition import Clients, exchange, subset
-from fedtuner.errors import SpecError
+from fedtuner.errors import SpecError, brief
 from fedtuner.rng import stream
 
 CLASSES = 62  # 0..9, A..Z, a..z
@@ -32,7 +32,7 @@ def clients(
     ``limit`` writers are drawn at random first. x are bytes of shape (28, 28), y is in 0..61.
     """
     if by not in ("writer", "chance"):
-        raise SpecError(f"by = {by!r}, but must be 'writer' or 'chance'")
+        raise SpecError(f"by = {brief(by)}, but must be 'writer' or 'chance'")
     file = leaf.of_set("femnist", folder, encode, CLASSES)
     owners = subset(file.owners, limit, seed)
     if by == "chance":
@@ -43,7 +43,7 @@ def clients(
 
 def encode(x: list[Any], y: list[Any]) -> tuple[Array, Array]:
     """Return LEAF's pixels, multiples of 1/255 in 0..1, as bytes, and its labels."""
-    pixels = np.array(x, np.float32)
+    pixels, labels = leaf.numbers(x, y)
     if pixels.shape != (len(y), 784):
         raise SpecError(f"images have shape {pixels.shape[1:]}, but must have 784 pixels")
     pixels *= 255
@@ -52,7 +52,6 @@ def encode(x: list[Any], y: list[Any]) -> tuple[Array, Array]:
         np.abs(np.subtract(pixels, whole, out=pixels), out=pixels)
     if pixels.size and not (pixels.max() <= 0.01 and whole.min() >= 0 and whole.max() <= 255):
         raise SpecError("pixels must be multiples of 1/255 in 0..1")
-    labels = np.array(y, np.int64)
     short: Array = labels.astype(np.int16)
     if not np.array_equal(short, labels):
         short = labels  # unchanged, so that the check of labels can name the wrong one

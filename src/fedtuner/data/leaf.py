@@ -13,17 +13,30 @@ from typing import Any
 
 import numpy as np
 
+from fedtuner.checks import is_number, path
 from fedtuner.data import binary, checks, lazy, places
 from fedtuner.data.lazy import Array
-from fedtuner.data.partition import Clients, Id
-from fedtuner.errors import SpecError
+from fedtuner.data.partition import Clients, Id, check_order
+from fedtuner.errors import SpecError, brief, one_line
 
 Encode = Callable[[list[Any], list[Any]], tuple[Array, Array]]
 
 
 def numbers(x: list[Any], y: list[Any]) -> tuple[Array, Array]:
     """Return examples of numbers: x as float32, y as int64."""
-    return np.array(x, np.float32), np.array(y, np.int64)
+    try:
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, which the check of examples finds
+            return np.array(x, np.float32), _whole(y)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise SpecError(f"x must be numbers of one shape: {one_line(str(error), 150)}") from error
+
+
+def _whole(y: list[Any]) -> Array:
+    """Return labels as whole numbers; 1.0 is one, 0.5 is none."""
+    for row, label in enumerate(y):
+        if not is_number(label) or label != int(label) or abs(label) >= 2**63:
+            raise SpecError(f"the label of example {row} is {brief(label)}, but labels must be whole numbers")
+    return np.array(y, np.int64)
 
 
 def clients(
@@ -38,10 +51,11 @@ def clients(
 
     The file is made if it is missing or the folder has changed. ``encode`` turns a client's x and y into arrays.
     """
-    sources = files(Path(folder))
+    sources = files(path("folder", folder, "a folder"))
+    check_order(order, seed)
     if not sources:
         raise SpecError(f"no .json files in {folder}: give LEAF's data/all_data folder")
-    file = converted(sources, Path(cache), encode, classes)
+    file = converted(sources, path("cache", cache), encode, classes)
     return lazy.clients(file, file.owners, order, seed)
 
 
@@ -78,10 +92,10 @@ def examples(sources: list[Path], encode: Encode = numbers) -> Iterator[tuple[Id
     for source in sources:
         for user, x, y in read(source):
             ids.add(user, f", the second in {source.name}")
-            what = f"client {user!r} in {source.name}"
+            what = f"client {brief(user)} in {source.name}"
             try:
                 arrays = encode(x, y) if y else (np.zeros(0), np.zeros(0))  # left out later, and listed there
-            except (SpecError, TypeError, ValueError) as error:
+            except Exception as error:  # a function of one's own may raise anything
                 raise SpecError(f"{what}: {error}") from error
             checks.examples(what, *arrays)
             yield user, *arrays
@@ -105,12 +119,12 @@ def read(path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
             stated = next(ijson.items(file, "num_samples"), None)
             file.seek(0)
             for user, data in ijson.kvitems(file, "user_data", use_float=True):  # floats, not Decimals
-                x, y = _examples(f"client {user!r} in {path.name}", data)
+                x, y = _examples(f"client {brief(user)} in {path.name}", data)
                 counts[user] = len(y)
                 yield user, x, y
         except ijson.JSONError as error:
             reason, last = str(error).partition("\n")[0], next(reversed(counts), None)
-            place = f"before byte {file.tell():,}" + ("" if last is None else f", after client {last!r}")
+            place = f"before byte {file.tell():,}" + ("" if last is None else f", after client {brief(last)}")
             raise SpecError(f"{path.name} is not LEAF's JSON: {reason} ({place})") from error
     if not counts and users is None:
         raise SpecError(f"{path.name} is not LEAF's JSON: no clients in its {path.stat().st_size:,} bytes")
@@ -128,10 +142,14 @@ def _examples(what: str, data: Any) -> tuple[list[Any], list[Any]]:
 
 def _compare(path: Path, counts: Mapping[str, int], users: list[str] | None, stated: list[int] | None) -> None:
     """Raise an error that names the first client whose number of examples is not the one that the file states."""
+    if users is not None and not (isinstance(users, list) and all(isinstance(user, str) for user in users)):
+        raise SpecError(f"{path.name}: users = {brief(users)}, but must be a list of strings")
+    if stated is not None and not isinstance(stated, list):
+        raise SpecError(f"{path.name}: num_samples = {brief(stated)}, but must be a list of numbers")
     said = dict(zip(counts if users is None else users, counts.values() if stated is None else stated, strict=False))
     for user in {**said, **counts}:
         if said.get(user) != counts.get(user):
             raise SpecError(
-                f"client {user!r} in {path.name}: num_samples says {said.get(user, 'nothing')}, but user_data has "
+                f"client {brief(user)} in {path.name}: num_samples says {said.get(user, 'nothing')}, but user_data has "
                 f"{counts.get(user, 'nothing')}"
             )

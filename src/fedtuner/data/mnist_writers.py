@@ -11,10 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
+from fedtuner import checks
 from fedtuner.data import places
 from fedtuner.data.arrays import from_examples
 from fedtuner.data.partition import Clients, exchange, subset
-from fedtuner.errors import SpecError
+from fedtuner.errors import SpecError, brief, one_line
 from fedtuner.rng import stream
 
 PARTS = ("both", "train", "test")
@@ -33,16 +34,15 @@ def clients(
     ``limit`` of them are drawn at random. With ``by="chance"`` there are as many clients of the same sizes, with
     examples drawn from all these writers. x are bytes of shape (28, 28), y the digit.
     """
-    if part not in PARTS:
-        raise SpecError(f"part = {part!r}, but must be one of {PARTS}")
+    checks.one_of("part", part, PARTS)
     if by not in ("writer", "chance"):
-        raise SpecError(f"by = {by!r}, but must be 'writer' or 'chance'")
+        raise SpecError(f"by = {brief(by)}, but must be 'writer' or 'chance'")
     path = (folder or places.find("mnist_by_writer")) / "mnist_by_writer.npz"
     try:
         with np.load(path, allow_pickle=False) as file:
             images, labels, writers, tested = (file[k] for k in ("images", "labels", "writers", "mnist_test"))
     except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise SpecError(f"{path} cannot be read: {error}; {places.absent('mnist_by_writer')}") from error
+        raise SpecError(f"{path} cannot be read ({one_line(str(error), 100)}): place another one there") from error
     # The rows are sorted by (part, writer), so each writer is one slice.
     starts = np.flatnonzero(np.r_[True, np.diff(writers.astype(np.int64)) != 0])
     slices = [slice(a, b) for a, b in zip(starts, [*starts[1:], len(writers)], strict=True)]

@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedtuner.errors import SpecError, suggest
+from fedtuner import checks
+from fedtuner.data.checks import array
+from fedtuner.errors import SpecError, brief
 from fedtuner.federations import Client
 from fedtuner.rng import stream
 
@@ -38,25 +40,33 @@ def three(n: int, id: Id, order: str = "shuffled", seed: int = 0) -> tuple[Rows,
     ``shuffled`` splits at random (the paper's i.i.d. within a client); ``in-order`` keeps the order of the data, and
     the last examples are for test. With three examples or more, validation and test have at least one each.
     """
-    if order not in ORDERS:
-        raise SpecError(f"order = {order!r}, but must be one of {ORDERS}{suggest(order, ORDERS)}")
+    check_order(order, seed)
     rows = np.arange(n) if order == "in-order" else stream(seed, "split", id).permutation(n)
     held = max(round(0.1 * n), 1 if n >= SMALLEST else 0)
     train, valid, test = np.split(rows, [n - 2 * held, n - held])
     return train, valid, test
 
 
+def check_order(order: str, seed: int) -> None:
+    """Refuse orders and seeds that are none."""
+    checks.one_of("order", order, ORDERS)
+    checks.seed(seed)
+
+
 def split(id: Id, x: Any, y: Any, order: str = "shuffled", seed: int = 0) -> Client:
     """Return a client with its examples split 80/10/10, as in the paper, by ``three``."""
+    what = f"client {brief(id)}"
+    x, y = (part if hasattr(part, "shape") else array(what, name, part) for name, part in (("x", x), ("y", y)))
+    if not len(x.shape) or not len(y.shape) or len(x) != len(y):
+        shapes = f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}"
+        raise SpecError(f"{what}: {shapes}, but both need one row per example")
     return Client(id, *((x[rows], y[rows]) for rows in three(len(x), id, order, seed)))
 
 
 def subset(items: Sequence[Item], limit: int | None, seed: int = 0) -> list[Item]:
     """Return ``limit`` of the items, drawn at random, in their order; all items if it is None or too large."""
-    if limit is None or limit >= len(items):
+    if limit is None or checks.whole("limit", limit) >= len(items):
         return list(items)
-    if limit < 1:
-        raise SpecError(f"limit = {limit}, but must be >= 1")
     return [items[i] for i in np.sort(stream(seed, "subset").permutation(len(items))[:limit])]
 
 
@@ -76,8 +86,8 @@ def by_label(labels: ArrayLike, devices: int, shards: int = 2, seed: int = 0) ->
 
     McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
     """
-    y = _labels(labels)
-    _check(len(y), devices * shards if shards >= 1 else 0, "devices * shards")
+    y, devices, shards = _labels(labels), checks.whole("devices", devices), checks.whole("shards", shards)
+    _check(len(y), devices * shards, "devices * shards")
     rng = stream(seed, "by label")
     shuffled = rng.permutation(len(y))
     pieces = np.array_split(shuffled[np.argsort(y[shuffled], kind="stable")], devices * shards)
@@ -119,17 +129,24 @@ def _cut(rows: Rows, shares: NDArray[np.float64]) -> list[Rows]:
 
 
 def _labels(labels: ArrayLike) -> NDArray[Any]:
-    y = np.asarray(labels)
+    try:
+        y = np.asarray(labels)
+    except ValueError as error:
+        raise SpecError("labels are of no one shape, but must be one per example") from error
     if y.ndim != 1:
         raise SpecError(f"labels have shape {y.shape}, but must be one per example")
+    if y.dtype.kind == "f" and not np.isfinite(y).all():
+        raise SpecError(f"the label of example {int(np.flatnonzero(~np.isfinite(y))[0])} is NaN or infinite")
     return y
 
 
 def _check(n: int, parts: int, name: str = "devices") -> None:
-    if not 1 <= parts <= n:
-        raise SpecError(f"{name} = {parts}, but must be in 1..{n}, the number of examples")
+    checks.whole("n", n, 0)
+    if checks.is_whole(parts) and not 1 <= parts <= n:
+        raise SpecError(f"{name} = {brief(parts)}, but must be in 1..{n}, the number of examples")
+    checks.whole(name, parts)
 
 
 def _positive(alpha: float) -> None:
-    if not 0 < alpha < float("inf"):
-        raise SpecError(f"alpha = {alpha}, but must be > 0")
+    if not checks.is_number(alpha) or alpha <= 0:
+        raise SpecError(f"alpha = {brief(alpha)}, but must be > 0")

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedtuner.errors import SpecError, suggest
+from fedtuner.errors import SpecError, brief, suggest
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,7 @@ def absent(name: str) -> str:
     needed = _needed(name)
     by_hand = f"place {' or '.join(needed.files)} in {home() / name}"
     how = f"run 'fedtuner data get {name}', or {by_hand}" if needed.get else by_hand
-    return (
-        f"the data set {name!r} ({needed.about}) is not here: {how}; another folder than {home()} can be named by the "
-        "environment variable FEDTUNER_DATA"
-    )
+    return f"the data set {name!r} ({needed.about}) is not here: {how}; FEDTUNER_DATA names another folder"
 
 
 def _cache() -> Path:
@@ -91,5 +88,5 @@ def _cache() -> Path:
 
 def _needed(name: str) -> Needed:
     if name not in SETS:
-        raise SpecError(f"no data set {name!r}{suggest(name, list(SETS))}")
+        raise SpecError(f"no data set {brief(name)}{suggest(name, list(SETS))}")
     return SETS[name]

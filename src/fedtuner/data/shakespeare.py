@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from fedtuner.checks import whole
 from fedtuner.data import checks, lazy, leaf, places
 from fedtuner.data.lazy import Array
 from fedtuner.data.partition import Clients, Id, subset
@@ -68,8 +69,7 @@ def clients(
     windows; ``limit`` of the other roles are drawn at random.
     """
     for name, value in (("stride", stride), ("examples", 1 if examples is None else examples)):
-        if value < 1:
-            raise SpecError(f"{name} = {value}, but must be >= 1")
+        whole(name, value)
     folder = folder or places.find("shakespeare")
     source: lazy.Source
     if (folder / "roles.jsonl.xz").exists():
@@ -126,6 +126,6 @@ def characters(text: str, what: str = "the text") -> Array:
 def encode(x: list[Any], y: list[Any]) -> tuple[Array, Array]:
     """Return LEAF's windows and next characters, which are strings, as indices into the vocabulary."""
     for name, strings, length in (("x", x, WINDOW), ("y", y, 1)):
-        if any(len(s) != length for s in strings):
+        if any(not isinstance(s, str) or len(s) != length for s in strings):
             raise SpecError(f"{name} must be strings of length {length}")
     return characters("".join(x)).reshape(-1, WINDOW), characters("".join(y))

@@ -15,7 +15,8 @@ from fedtuner.core.federation import SPLITS
 from fedtuner.data import places, sources
 from fedtuner.data.download import Tell, quiet
 from fedtuner.data.lazy import labels
-from fedtuner.federations import Simulation
+from fedtuner.errors import SpecError, brief, one_line
+from fedtuner.federations import Client, Simulation
 from fedtuner.rng import stream
 
 _BARS = 40  # characters of the longest bar
@@ -37,14 +38,14 @@ def print_listing(listed: Sequence[Mapping[str, Any]]) -> None:
     """Print what ``listing`` returns."""
     for row in listed:
         get = f"fedtuner data get {row['name']}" if row["name"] in sources.SOURCES else "place it by hand"
-        state = f"here: {row['at']}" if row["at"] else f"not here ({get})"
-        print(f"{row['name']}: {row['about']}\n  {state}\n  needs {row['needs']}")
+        state = f"here: {row['at']}" if row["at"] else f"not here ({get})\n  needs {row['needs']}"
+        print(f"{row['name']}: {row['about']}\n  {state}")
     print(f"\nData sets are kept in {places.home()} (FEDTUNER_DATA names another folder).")
 
 
 def summary(problem: Simulation) -> dict[str, Any]:
     """Return statistics of a problem's examples and labels per client."""
-    held = [[labels(getattr(client, split)) for split in SPLITS] for client in problem.clients]
+    held = [[_labels_of(client, split) for split in SPLITS] for client in problem.clients]
     by_split = np.array([[len(y) for y in three] for three in held])
     sizes = by_split.sum(axis=1)
     whole = all(y.ndim == 1 and y.dtype.kind in "biu" for three in held for y in three if len(y))
@@ -61,6 +62,16 @@ def summary(problem: Simulation) -> dict[str, Any]:
         },
         "labels": _labels([np.concatenate(three).astype(np.int64) for three in held]) if whole else None,
     }
+
+
+def _labels_of(client: Client, split: str) -> NDArray[Any]:
+    try:
+        return labels(getattr(client, split))
+    except Exception as error:  # a data set of one's own may raise anything
+        what = f"client {brief(client.id)}, {split} data"
+        raise SpecError(
+            f"{what}: not a pair (x, y) of arrays, nor (x, y) examples: {one_line(str(error), 150)}"
+        ) from error
 
 
 def _labels(held: Sequence[NDArray[np.int64]]) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fedtuner.data import convert, places
 from fedtuner.data.download import File, Tell, fetch, quiet
-from fedtuner.errors import DataError, SpecError, suggest
+from fedtuner.errors import DataError, SpecError, brief, suggest
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ def get(name: str, tell: Tell = quiet, tries: int = 5, pause: float = 1.0) -> Pa
     try:
         archives = [fetch(file, downloads(name), tell, tries, pause) for file in source.files]
     except DataError as error:
-        by_hand = "\n  ".join(str(file) for file in source.files)
-        how = f"Without a network, place these files in {downloads(name)} and run the command again:\n  {by_hand}"
-        raise DataError(f"{error}\n{how}") from error
+        names = " and ".join(file.url for file in source.files)
+        how = f"Without a network, place these files in {downloads(name)} and run the command again: {names}"
+        raise DataError(f"{error}. {how}") from error
     try:
         source.convert(archives, to, tell)
     except OSError as error:
@@ -82,4 +82,4 @@ def named(name: str) -> Source:
         return SOURCES[name]
     if name in places.SETS:
         raise SpecError(places.absent(name))
-    raise SpecError(f"no data set {name!r} to get{suggest(name, list(SOURCES))}")
+    raise SpecError(f"no data set {brief(name)} to get{suggest(name, list(SOURCES))}")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedtuner.core.model import Metric, ModelDefaults, Part, Vector
-from fedtuner.errors import SpecError
+from fedtuner.errors import SpecError, brief
 
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of torch's batch-norm
 
@@ -25,7 +25,12 @@ class NamedArrays(ModelDefaults):
 
     def __init__(self, given: Mapping[str, Any], metric: Metric | None = None) -> None:
         self.metric = metric or Metric()
+        if not isinstance(given, Mapping):
+            raise SpecError(f"arrays = {brief(given)}, but must be a mapping of names to arrays, such as a state_dict")
         arrays = {name: _numpy(name, array) for name, array in given.items()}
+        for name, array in arrays.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise SpecError(f"array {brief(name)} has values that are NaN or infinite: start from finite ones")
         if not sum(array.size for array in arrays.values()):
             raise SpecError("the model has no arrays: give a mapping of names to arrays, such as a state_dict")
         self._kinds = {name: (array.shape, array.dtype) for name, array in arrays.items()}
@@ -75,7 +80,10 @@ class NamedArrays(ModelDefaults):
 def _numpy(name: str, given: Any) -> Any:
     if hasattr(given, "detach"):
         given = given.detach().cpu().numpy()
-    array = np.asarray(given)
+    try:
+        array = np.asarray(given)
+    except ValueError as error:  # lists of several lengths
+        raise SpecError(f"array {brief(name)} is not of one shape: {error}") from error
     if array.dtype.kind not in "fiub":
         raise SpecError(f"array {name!r} is of type {array.dtype}, but must be of numbers")
     return array

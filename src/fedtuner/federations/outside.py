@@ -6,7 +6,7 @@ The model is known by its named arrays alone; training and evaluation are the ca
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedtuner import checks
@@ -16,8 +16,10 @@ from fedtuner.core.model import Metric
 from fedtuner.core.round import Round
 from fedtuner.core.setup import Setup
 from fedtuner.core.store import Blobs
-from fedtuner.errors import SpecError
+from fedtuner.errors import SpecError, brief
 from fedtuner.federations.arrays import NamedArrays
+
+MOST = 100_000_000  # clients without names
 
 
 class Outside(FederationDefaults):
@@ -30,12 +32,13 @@ class Outside(FederationDefaults):
         metric: Metric | None = None,
     ) -> None:  # fmt: skip
         self.model, self.name = NamedArrays(arrays, metric), name
-        if isinstance(clients, int):
-            checks.whole("clients", clients)
-            clients = range(clients)
-        self.ids = tuple(clients)
+        if checks.is_whole(clients):
+            clients = range(checks.whole("clients", clients, 1, MOST))
+        if not isinstance(clients, Iterable) or isinstance(clients, (str, bytes)):
+            raise SpecError(f"clients = {brief(clients)}, but must be a list of ids, or how many there are")
+        self.ids = tuple(map(checks.client_id, clients))
         if len(set(self.ids)) < len(self.ids) or not self.ids:
-            raise SpecError(f"clients = {list(self.ids)[:5]}, but must be distinct ids, at least one")
+            raise SpecError(f"clients = {brief(list(self.ids))}, but must be distinct ids, at least one")
 
     def executor(self, round: Round, blobs: Blobs, workers: int | None) -> Executor:
         """Refuse: there is nothing here that could do the clients' work."""

@@ -11,11 +11,12 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from fedtuner import checks
 from fedtuner.core.federation import SPLITS, FederationDefaults
 from fedtuner.core.method import defaults
 from fedtuner.core.model import Learner, Task
 from fedtuner.core.setup import Setup
-from fedtuner.errors import FedtunerError, SpecError, TaskError
+from fedtuner.errors import FedtunerError, SpecError, TaskError, brief
 
 _TRIED = 64  # examples of a lazy split that the model is tried on before the work
 
@@ -28,6 +29,9 @@ class Client:
     train: Any
     valid: Any
     test: Any = None
+
+    def __post_init__(self) -> None:
+        checks.settle(self, id=checks.client_id(self.id))
 
 
 @runtime_checkable
@@ -49,6 +53,13 @@ class Simulation(FederationDefaults):
     """A problem in this process: a model (a task or a learner) and its clients."""
 
     def __init__(self, model: Task | Learner, clients: Iterable[Client], name: str = "simulation") -> None:
+        if isinstance(model, type) or not all(hasattr(model, name) for name in ("evaluate", "prepare", "layout")):
+            given = type(model).__name__
+            raise SpecError(f"model is {given}, but must be a task such as fedtuner.pytorch.Task(build), or a learner")
+        if not isinstance(clients, Iterable) or isinstance(clients, (str, bytes)):
+            raise SpecError(f"clients = {brief(clients)}, but must be a list of Client(id, train, valid, test)")
+        if not isinstance(name, str) or not name.isprintable():
+            raise SpecError(f"name = {brief(name)}, but must be a string of one line")
         self.model = model
         self.clients = tuple(clients)
         self.name = name
@@ -56,13 +67,14 @@ class Simulation(FederationDefaults):
         self._prepared: dict[tuple[int, str], Sized] = {}
         self._visit: dict[tuple[int, str], Sized] = {}  # the lazy splits of the client visited last
         if not self.clients:
-            raise SpecError("a problem needs at least one client")
+            few = f": {len(self.left_out)} have too few examples for three splits" if self.left_out else ""
+            raise SpecError(f"a problem needs at least one client{few}")
         seen: set[str | int] = set()
         for client in self.clients:
             if not isinstance(client, Client):
-                raise SpecError(f"{client!r} is no Client: give Client(id, train, valid, test)")
+                raise SpecError(f"{brief(client)} is no Client: give Client(id, train, valid, test)")
             if client.id in seen:
-                raise SpecError(f"two clients have the id {client.id!r}: ids must differ")
+                raise SpecError(f"two clients have the id {brief(client.id)}: ids must differ")
             seen.add(client.id)
 
     @property
@@ -110,8 +122,11 @@ class Simulation(FederationDefaults):
     def check(self, setup: Setup | None = None) -> None:
         """Prepare everything that is not lazy and try the model on a few examples: mistakes show before long work."""
         if setup is not None and setup.cohort > len(self.clients):
-            raise SpecError(f"cohort = {setup.cohort}, but the problem has {len(self.clients)} clients: lower cohort")
+            there = f"{len(self.clients)} clients" if len(self.clients) > 1 else "1 client"
+            raise SpecError(f"cohort = {brief(setup.cohort)}, but the problem has {there}: lower cohort")
         config = defaults(self.model.hyperparameters)
+        if setup is not None and self.model.own_training:  # what its code reads is for the space to say
+            config = {**{name: domain.ends()[0] for name, domain in setup.space.client.items()}, **config}
         sizes = {split: [self.size(i, split) for i in range(len(self.clients))] for split in SPLITS}
         for i, client in enumerate(self.clients):
             given = [split for split in SPLITS if getattr(client, split) is not None]
@@ -139,10 +154,13 @@ class Simulation(FederationDefaults):
             raise TaskError(f"the error of the untrained model on client {self.clients[first].id!r} is NaN")
         for i, split, row in _odd(self.clients):
             x, y = getattr(self.clients[i], split)
+            what = f"client {brief(self.clients[i].id)}, {split} data, example {row}"
             try:
-                self.model.evaluate(w, self.model.prepare((x[row : row + 1], y[row : row + 1])), config)
+                metrics = self.model.evaluate(w, self.model.prepare((x[row : row + 1], y[row : row + 1])), config)
             except TaskError as error:
-                raise TaskError(f"client {self.clients[i].id!r}, {split} data, example {row}: {error}") from error
+                raise TaskError(f"{what}: {error}") from error
+            if y.ndim == 1 and not metrics.finite:  # torch's losses pass over examples of label -100, and give NaN
+                raise TaskError(f"{what}: its label is {y[row]}, and its loss {metrics.loss}: leave such examples out")
 
     def fingerprint(self) -> str:
         """Return a hash of the clients' data and of the model's shape: a study continues only on the same problem."""
@@ -164,7 +182,7 @@ class Simulation(FederationDefaults):
         try:
             return self.model.prepare(given)
         except FedtunerError as error:
-            raise type(error)(f"client {self.clients[client].id!r}, {split} data: {error}") from error
+            raise type(error)(f"client {brief(self.clients[client].id)}, {split} data: {error}") from error
 
     def size(self, client: int, split: str) -> int:
         """Return how many examples a client's split has, without loading a lazy one."""

@@ -16,6 +16,7 @@ from flwr.app import Message
 from fedtuner.core.executor import Advance, Progress, Stop
 from fedtuner.core.records import Job, Plan, Report, Tally
 from fedtuner.core.round import Round, measured
+from fedtuner.core.screens import differences
 from fedtuner.core.store import Blobs
 from fedtuner.errors import FleetError
 from fedtuner.flower.exchange import Request
@@ -27,6 +28,10 @@ from fedtuner.run.executors.serial import fetched, settled
 if TYPE_CHECKING:
     from fedtuner.flower.fleet import Fleet
 
+_REMEDIES = {  # where what a client says is true, although it is far from what the others say
+    "screened": "; losses below 0: Fleet(least_loss=), errors above 1: Fleet(worst_error=)",
+    "capped": ": if they are true, set most_examples=",
+}
 _TRIES = 3  # a round without any report is sent again; after so many tries the study stops with the last reason
 
 
@@ -104,10 +109,11 @@ class Dispatch:
         while not round.over(self._fleet.clock.now()):
             self._fleet.pause(self._receive())
         self._drop_pending(round)
-        if not round.reports:
-            raise FleetError(f"no client answered an evaluation: {round.last_fault}")
         round.reports = {place: measured(report) for place, report in round.reports.items()}
-        return self._tally(round)
+        tally = self._tally(round)
+        if not tally.reported:
+            raise FleetError(f"no client answered an evaluation: {round.last_fault}")
+        return tally
 
     def close(self) -> None:
         """Do nothing: the fleet outlives its executors."""
@@ -197,30 +203,30 @@ class Dispatch:
     # Settle
 
     def _end_round(self, arm: _ArmInFlight, round: _RoundInFlight) -> Progress | None:
-        """Settle a round that is over. A round without reports is sent again and uses no budget."""
+        """Settle a round that is over. A round without usable reports is sent again and uses no budget."""
         self._drop_pending(round)
         arm.round = None
-        if not round.reports:
+        tally = self._tally(round)
+        if not tally.reported:
             arm.empty_tries += 1
             if arm.empty_tries >= _TRIES:
                 raise FleetError(f"{round.name}: no client reported in {_TRIES} tries; the last: {round.last_fault}")
             return None
         arm.empty_tries = 0
-        progress = settled(self._round, self._blobs, arm.work, self._tally(round))
+        progress = settled(self._round, self._blobs, arm.work, tally)
         assert progress.state is not None
         arm.work = replace(arm.work, state=progress.state)
         return progress
 
     def _tally(self, round: _RoundInFlight) -> Tally:
-        """Return the tally of a round's reports; what its screens cut or left out is a fault."""
-        tally = self._round.tally(round.plan, [round.reports.get(place) for place in range(len(round.plan.jobs))])
-        rows = {row.client: row for row in tally.rows}  # empty where privacy hides single clients
-        for key in self._keys(round, sorted(round.reports) if rows else ()):
-            report, row = round.reports[key.place], rows.get(key.client)
-            sizes = report.examples, report.after.count
-            if row is None:
-                self._fault(key, "screened", "a screen left its report out")
-            elif sizes != (row.examples, row.validated):
-                counted = f"{sizes[0]} and {sizes[1]} examples count as {row.examples} and {row.validated}"
-                self._fault(key, "capped", f"{counted}: if they are true, set most_examples=")
+        """Return the tally of a round's reports; what its screens did to them is noted."""
+        reports = [round.reports.get(place) for place in range(len(round.plan.jobs))]
+        screened = self._round.screen(round.plan, reports)
+        tally = self._round.combine(round.plan, reports, screened)
+        if self._round.setup.privacy is None:  # else what single clients reported is told to nobody
+            for key in self._keys(round, sorted(round.reports)):
+                for kind, what in differences(round.reports[key.place], screened[key.place]).items():
+                    text = what + _REMEDIES.get(kind, "")
+                    self._fault(key, kind, text)
+                    round.last_fault = f"client {key.client!r}: {text}"
         return tally

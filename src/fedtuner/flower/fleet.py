@@ -23,9 +23,9 @@ from fedtuner.core.executor import Executor
 from fedtuner.core.federation import FederationDefaults
 from fedtuner.core.model import Learner, Model, Task, Vector
 from fedtuner.core.round import Round
+from fedtuner.core.screens import Norm, Values, Weights
 from fedtuner.core.setup import Setup
 from fedtuner.core.store import Blobs, Note
-from fedtuner.core.tally import Weights
 from fedtuner.errors import FleetError, SpecError, one_line
 from fedtuner.flower.clock import Clock, RealClock
 from fedtuner.flower.dispatch import Dispatch
@@ -53,10 +53,14 @@ class Fleet(FederationDefaults):
     seconds for them. It ends ``deadline`` seconds after its requests were sent, or earlier if all clients have replied:
     a client that has not replied by then is dropped from it. A node does one job at a time and all arms of a rung send
     at once, so the deadline must leave time for as many jobs as there are arms. A client that was dropped gets no more
-    work before it has replied, or its request has expired: rounds begin without it. ``most_examples`` bounds the weight
-    of one client in a round, |T| and |V| each; by default the bound is ten times the median of the round.
-    ``worst_error`` is for models given as arrays: infinity where the app's error is no rate. ``secure`` sends updates
-    and losses through secure aggregation. ``clock`` is for tests.
+    work before it has replied, or its request has expired: rounds begin without it.
+
+    Unless a study says otherwise (``screens=``), reports are screened: ``Values``, ``Weights`` and ``Norm`` of
+    ``fedtuner.core.screens``. ``most_examples`` bounds the weight of one client in a round, |T| and |V| each; by
+    default the bound is ten times the median of the round, and a quarter of its sum. ``worst_error`` is for models
+    given as arrays: infinity where the app's error is no rate. ``least_loss`` is the smallest loss that there can be:
+    minus infinity where losses may be negative. ``secure`` sends updates and losses through secure aggregation.
+    ``clock`` is for tests.
     """
 
     save_every_round = True
@@ -71,6 +75,7 @@ class Fleet(FederationDefaults):
         deadline: float = 600.0,
         most_examples: int | None = None,
         worst_error: float = 1.0,
+        least_loss: float = 0.0,
         secure: SecAgg | None = None,
         name: str = "flower",
         clock: Clock | None = None,
@@ -89,8 +94,9 @@ class Fleet(FederationDefaults):
         if self.wire.own_code and secure is not None:
             raise SpecError("secure aggregation needs a task: give one, and make the clients by client_app")
         self.name, self.least, self.wait, self.deadline = name, least, float(wait), float(deadline)
-        weights = Weights(most_examples)
-        self.shows, self.screens = ("reports", (weights,)) if secure is None else ("sums", ())
+        weights = Weights() if most_examples is None else Weights(most_examples, share=1.0)
+        screens = (Values(self.model.metric.worst, least_loss), weights, Norm(trainable=self.model.trainable))
+        self.shows, self.screens = ("reports", screens) if secure is None else ("sums", ())
         self.faults: Counter[str] = Counter()  # what went wrong, by kind
         self.grid, self.clock = grid, clock or RealClock()
         # Longer than the deadline: a device's clock may be wrong, and a reply after the deadline is to be counted as

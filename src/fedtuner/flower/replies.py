@@ -1,7 +1,6 @@
-"""What the server accepts of a client's report: vectors as the method declares them, and numbers that can be true.
+"""What the server accepts of a client's report: vectors as the method declares them, and a number where one must be.
 
-A finite change of the right shape is accepted: averaging is no defence against a client that sends a bad model on
-purpose.
+Whether numbers can be true is for the study's screens to say.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ class Expected:
     plan: Plan
     wire: Wire
     worst: float  # the error of a model that is not made of numbers
+    trainable: int
     optimiser: Optimiser
     extra: Shapes
     memory: Shapes
@@ -38,8 +38,8 @@ class Expected:
     def read(self, content: RecordDict, job: Job) -> Report:
         """Return the report on a job, or raise ``MalformedError``.
 
-        What the server can find out by itself is not taken from the report: the labels, and whether the change is
-        finite.
+        What the server can find out by itself is not taken from the report: the labels, whether the change is finite,
+        and what the server's optimiser asks of a change.
         """
         records, numbers = content.array_records, content.metric_records.get(REPORT)
         if numbers is None or ARRAYS not in records:
@@ -49,9 +49,8 @@ class Expected:
         extra = _declared("extra", records.get(EXTRA), self.extra, all_of=True)
         memory = _declared("memory", records.get(MEMORY), self.memory)
         change = self.wire.change(records[ARRAYS], self.plan.w)
-        if self.wire.own_code:
-            with np.errstate(over="ignore", invalid="ignore"):
-                extra = dict(self.optimiser.extra(change))
+        with np.errstate(over="ignore", invalid="ignore"):
+            extra = {**extra, **self.optimiser.extra(change[: self.trainable])}
         ok = finite(change, *extra.values())
         if not ok and validated:
             tried = (replace(tried[0], after=Metrics(math.inf, self.worst, validated)), *tried[1:])
@@ -69,19 +68,16 @@ class Expected:
         if not count:
             return NOTHING
         loss, error = measured
-        metrics = penalised(Metrics(float(loss), float(error), count), self.worst)
-        if math.isnan(metrics.error) or metrics.error > self.worst or (self.worst < math.inf and metrics.error < 0):
-            hint = "; if it is no rate: Fleet(worst_error=math.inf)"
-            raise MalformedError(f"an error of {error!r}, but it must be from 0 to {self.worst:g}{hint}")
-        return metrics
+        return penalised(Metrics(float(loss), float(error), count), self.worst)
 
 
 def expected(plan: Plan, method: Method, model: Model, wire: Wire) -> Expected:
     """Return what the reports on a plan must be: the method declares its vectors."""
     optimiser = method.optimiser(plan.server)
     extra, memory = _shapes(method.extra, model), _shapes(method.memory, model)
-    added = {name: v.shape for name, v in optimiser.extra(np.zeros(model.size, np.float32)).items()}
-    return Expected(plan, wire, model.metric.worst, optimiser, {} if wire.own_code else {**extra, **added}, memory)
+    added = {name: v.shape for name, v in optimiser.extra(np.zeros(model.trainable, np.float32)).items()}
+    sent = {} if wire.own_code else {**extra, **added}
+    return Expected(plan, wire, model.metric.worst, model.trainable, optimiser, sent, memory)
 
 
 def _shapes(declared: Mapping[str, Shape], model: Model) -> Shapes:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtuner import tables
+from fedtuner import checks, tables
 from fedtuner.core.executor import Advance, Executor, OpenExecutor, Progress, Stop
 from fedtuner.core.federation import Federation
 from fedtuner.core.method import defaults
@@ -49,6 +49,11 @@ class Where:
     executor: OpenExecutor | None = None  # None: worker processes
     watch: Watch | None = None  # is told every event once it is written: the lines of the journal, in order
 
+    def __post_init__(self) -> None:
+        for name in ("executor", "watch"):
+            if getattr(self, name) is not None:
+                checks.function(name, getattr(self, name))
+
     @property
     def path(self) -> Path | None:
         """The study's folder; None if it has none."""
@@ -59,7 +64,9 @@ class Where:
         """Return a place to run: in a folder, in this process's memory, or in a store of one's own."""
         if store is None:
             store = InMemory()
-        return Where(Folder(store) if isinstance(store, (str, Path)) else store, **more)
+        elif not isinstance(store, Store) or isinstance(store, type):
+            store = Folder(checks.path("store", store, "a folder"))
+        return Where(store, **more)
 
 
 class Session:

@@ -21,7 +21,7 @@ from fedtuner.core.schedule import METRICS, Schedule
 from fedtuner.core.setup import Setup, resolve
 from fedtuner.core.store import Store
 from fedtuner.core.tuner import Floats, Tuner
-from fedtuner.errors import SpecError, suggest
+from fedtuner.errors import SpecError, brief, suggest
 from fedtuner.run.asktell import AskTell
 from fedtuner.run.journal import Journal
 from fedtuner.run.session import Session, Watch, Where, load_state, play
@@ -29,6 +29,8 @@ from fedtuner.run.watch import Meter, Show, showing, stoppable
 from fedtuner.schedules import Halving, RandomSearch
 from fedtuner.space import Config, Space
 from fedtuner.tuners import FedEx, none
+
+MOST_WORKERS = 1024
 
 
 @dataclass(frozen=True)
@@ -217,15 +219,16 @@ def prepare(
     known = set(Setup.__dataclass_fields__)
     for name in settings:
         if name not in known:
-            raise SpecError(f"no setting {name!r}{suggest(name, known)}")
+            raise SpecError(f"no setting {brief(name)}{suggest(name, known)}")
     if fedex is not None and not isinstance(fedex, FedEx):
-        raise SpecError(f"fedex = {fedex!r}, but must be a fedtuner.FedEx, or None")
+        raise SpecError(f"fedex = {brief(fedex)}, but must be a fedtuner.FedEx, or None")
     if workers is not None:
-        checks.whole("workers", workers)
+        workers = checks.whole("workers", workers, 1, MOST_WORKERS)
     device = str(problem.model.device) if isinstance(problem, Federation) else "cpu"
     if device != "cpu":
         if workers not in (None, 1):
-            raise SpecError(f"workers = {workers}, but work on {device} is done by one process: leave workers out")
+            rule = f"but work on {device} is done by one process: leave workers out"
+            raise SpecError(f"workers = {brief(workers)}, {rule}")
         workers = 1
     settings.setdefault("sampler", samplers.uniform)
     setup = resolve(
@@ -276,6 +279,8 @@ def untuned(study: Study, progress: bool | Show | None = None) -> Study:
 
     It is kept in the folder ``untuned`` of the study's own.
     """
+    if not isinstance(study, Study):
+        raise SpecError(f"study = {brief(study)}, but must be a Study, such as tune(...) returns")
     longest, setup = study.schedule.longest, study.setup
     same = {f: getattr(setup, f) for f in ("method", "cohort", "cohorts", "target", "weights", "seed", "engine")}
     plain = resolve(

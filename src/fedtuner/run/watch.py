@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 from fedtuner.core.schedule import outline
+from fedtuner.errors import SpecError, brief
 from fedtuner.run.session import Session
 
 _MOMENT = 0.05  # seconds between statuses: one looks at all arms that are alive
@@ -98,6 +99,8 @@ def showing(mode: bool | Show | None, label: str = "tuning", out: TextIO | None 
     None shows a bar on a terminal and nothing elsewhere; True shows a bar on a terminal and lines elsewhere.
     """
     out = out or sys.stderr
+    if mode is not None and not callable(mode) and not isinstance(mode, bool):
+        raise SpecError(f"progress = {brief(mode)}, but must be true, false or a function of a Status")
     if callable(mode):
         yield mode
     elif mode is False or (mode is None and not out.isatty()):

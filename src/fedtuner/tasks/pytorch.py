@@ -23,7 +23,7 @@ from fedtuner.core.model import CHECKED, NOTHING, Hyper, Metric, Metrics, Part, 
 from fedtuner.errors import TaskError
 from fedtuner.rng import number
 from fedtuner.space import PAPER_CLIENT, Config
-from fedtuner.tasks import tensors
+from fedtuner.tasks import given, tensors
 from fedtuner.tasks.shapes import Configure, Shapes
 
 CHUNK = 1024  # examples per forward pass of an evaluation
@@ -72,6 +72,9 @@ class Task:
     ) -> None:
         if isinstance(build, nn.Module) or not callable(build):
             raise TaskError(f"build is {type(build).__name__}, but must be a function that returns a new module")
+        given.function("loss", loss, "output, y")
+        if error is not None:
+            given.function("error", error, "output, y")
         self._made_of: dict[str, Any] = {
             "build": build, "loss": loss, "error": error, "device": device, "worst_error": worst_error,
             "choices": choices, "configure": configure,
@@ -80,13 +83,9 @@ class Task:
         self.choices = self._shapes.choices
         self.shaping = tuple(self.choices)
         self._build, self._loss, self._error = build, loss, error
-        self.metric = Metric(worst=worst_error if worst_error is not None else (1.0 if error is None else math.inf))
-        try:
-            self.device = torch.device(device)
-            torch.empty(0, device=self.device)
-        except (RuntimeError, AssertionError) as error:
-            raise TaskError(f"device = {device!r} is not to be had here: {str(error).splitlines()[0]}") from error
-        self._module = self._fresh(0).to(self.device)
+        self.metric = Metric(worst=given.worst(worst_error, 1.0 if error is None else math.inf))
+        self.device = given.device(device)
+        self._module: nn.Module = self._fresh(0).to(self.device)
         parts = tensors.parts(self._module)
         self._layout = [part for part, _ in parts]
         self._tensors = [tensor for _, tensor in parts]
@@ -155,7 +154,7 @@ class Task:
 
     def prepare(self, split: Any) -> Data:
         """Return a split as tensors: doubles become floats, whole-number labels become int64."""
-        x, y = (_tensor(part, name) for part, name in zip(_pair(split), ("x", "y"), strict=True))
+        x, y = (given.tensor(part, name) for part, name in zip(given.pair(split), ("x", "y"), strict=True))
         if len(x) != len(y):
             raise TaskError(f"x has {len(x)} examples, y has {len(y)}")
         if not y.is_floating_point():
@@ -206,10 +205,10 @@ class Task:
     def _fresh(self, seed: int) -> nn.Module:
         with tensors.one_thread(), tensors.own_generator(self.device):
             self._seed(seed)
-            module = self._build()
-        if not isinstance(module, nn.Module):
-            raise TaskError(f"build() returned {type(module).__name__}, but must return a torch.nn.Module")
-        return module.float()
+            module = given.built(self._build)
+        if module is getattr(self, "_module", None):
+            raise TaskError("build() returned the same module again: it must build a new one at each call")
+        return module
 
     @property
     def _on_cpu(self) -> bool:
@@ -293,19 +292,21 @@ class Task:
     def _forward(self, x: Tensor) -> Tensor:
         try:
             return self._module(x)  # type: ignore[no-any-return]
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:
-            raise TaskError(f"the model cannot take inputs of shape {_shape(x)}: {error}") from error
+        except Exception as error:  # a module of one's own may raise anything
+            raise TaskError(f"the model cannot take inputs of shape {given.shape(x)}: {given.said(error)}") from error
 
     def _scalar_loss(self, output: Tensor, y: Tensor) -> Tensor:
         try:
             loss = self._loss(output, y)
-        except (RuntimeError, ValueError, IndexError, TypeError, AttributeError, UserWarning) as error:
-            raise TaskError(f"the loss does not fit: {_fit(output, y)}: {error}") from error
+        except Exception as error:  # a loss of one's own may raise anything
+            raise TaskError(f"the loss does not fit: {given.fit(output, y)}: {given.said(error)}") from error
         if not isinstance(loss, Tensor) or loss.numel() != 1:
-            what = _shape(loss) if isinstance(loss, Tensor) else type(loss).__name__
+            what = given.shape(loss) if isinstance(loss, Tensor) else type(loss).__name__
             raise TaskError(
-                f"the loss must be one number, the mean over the batch, but is {what} for {_fit(output, y)}"
+                f"the loss must be one number, the mean over the batch, but is {what} for {given.fit(output, y)}"
             )
+        if torch.is_grad_enabled() and not loss.requires_grad:
+            raise TaskError("the loss has no gradient: compute it from the model's output, by torch's functions")
         return loss
 
     def _mean_error(self, output: Tensor, y: Tensor) -> float:
@@ -313,10 +314,10 @@ class Task:
             try:
                 return float(torch.as_tensor(self._error(output, y)).double().mean())
             except Exception as error:
-                raise TaskError(f"the error function failed: {_fit(output, y)}: {error!r}") from error
+                raise TaskError(f"the error function failed: {given.fit(output, y)}: {given.said(error)}") from error
         if y.is_floating_point() or output.ndim != y.ndim + 1:
             raise TaskError(
-                f"no arg-max error for {_fit(output, y)}: give Task(..., error=function) that returns a mean error"
+                f"no arg-max error for {given.fit(output, y)}: give Task(..., error=function) that returns a mean error"
             )
         return float((output.argmax(1) != y).double().mean())
 
@@ -361,42 +362,3 @@ def _dropout(module: nn.Module) -> float:
 
 def _set_dropout(module: nn.Module, rate: float) -> None:
     setattr(module, "p" if isinstance(module, _DROPOUTS[0]) else "dropout", rate)
-
-
-def _pair(split: Any) -> tuple[Any, Any]:
-    """Return x and y of a split: a pair of arrays, or a sequence of (x, y) examples."""
-    if split is None:
-        return np.zeros((0, 1), np.float32), np.zeros(0, np.int64)
-    if isinstance(split, (tuple, list)) and len(split) == 2 and all(hasattr(part, "shape") for part in split):
-        return split[0], split[1]
-    if isinstance(split, tuple) and len(split) == 2 and all(isinstance(part, list) for part in split):
-        return np.asarray(split[0]), np.asarray(split[1])
-    if not (hasattr(split, "__len__") and hasattr(split, "__getitem__")):
-        raise TaskError(f"a split must be a pair (x, y) or have a length and an index, but is {type(split).__name__}")
-    if len(split) == 0:
-        return _pair(None)
-    try:
-        examples = [split[i] for i in range(len(split))]
-        return (
-            torch.stack([torch.as_tensor(x) for x, _ in examples]),
-            torch.stack([torch.as_tensor(y) for _, y in examples]),
-        )
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TaskError(f"a split must be a pair (x, y) of arrays, or (x, y) examples of one shape: {error}") from error
-
-
-def _tensor(part: Any, name: str) -> Tensor:
-    try:
-        t = torch.as_tensor(np.ascontiguousarray(part) if isinstance(part, np.ndarray) else part)
-    except (TypeError, ValueError) as error:
-        raise TaskError(f"{name} is not an array of numbers: {error}") from error
-    return t.float() if t.dtype in (torch.float64, torch.float16) else t
-
-
-def _shape(t: Tensor) -> str:
-    return f"{tuple(t.shape)} ({str(t.dtype).removeprefix('torch.')})"
-
-
-def _fit(output: Tensor, y: Tensor) -> str:
-    output_shape = _shape(output) if isinstance(output, Tensor) else type(output).__name__
-    return f"the model gives {output_shape}, y is {_shape(y)}"

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from fedtuner.core.model import Hyper
-from fedtuner.errors import SpecError, TaskError
+from fedtuner.errors import SpecError, TaskError, brief, one_line
 from fedtuner.space import Choice, Config, Value
 
 Configure = Callable[[nn.Module, Config], None]
@@ -23,6 +23,10 @@ class Shapes:
     """The hyperparameters that shape a model, and the function that sets them on a module."""
 
     def __init__(self, choices: Mapping[str, Any] | None, configure: Configure | None) -> None:
+        if choices is not None and not isinstance(choices, Mapping):
+            raise TaskError(f"choices = {brief(choices)}, but must be a mapping of names to values")
+        if configure is not None and not callable(configure):
+            raise TaskError(f"configure is {type(configure).__name__}, but must be a function(module, choices)")
         self.choices = {name: _hyper(name, values) for name, values in (choices or {}).items()}
         self._configure = configure
         self._tried: set[tuple[Value, ...]] = set()  # shapes in which the module was seen to keep its parameters
@@ -61,7 +65,8 @@ class Shapes:
         try:
             self._configure(module, self.named(values))
         except Exception as error:
-            raise TaskError(f"configure() failed for {self.named(values)}: {type(error).__name__}: {error}") from error
+            why = f"{type(error).__name__}: {one_line(str(error), 200)}"
+            raise TaskError(f"configure() failed for {brief(self.named(values))}: {why}") from error
         module.train(module.training)  # modules that it put in must be in the same mode
 
 

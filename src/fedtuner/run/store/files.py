@@ -84,6 +84,14 @@ def replace_file(path: Path, data: bytes) -> None:
     Files().replace(path, data)
 
 
+def exists(path: Path) -> bool:
+    """Return whether there is something of this name; a name that nothing can have is that of nothing."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
 def read_json(path: Path) -> Any:
     """Return a JSON file's content, or raise a clear error."""
     try:

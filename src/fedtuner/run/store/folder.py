@@ -26,7 +26,7 @@ from fedtuner.core.model import Vectors
 from fedtuner.core.records import Key, State
 from fedtuner.core.store import Begun, Done, Event, Note, Started
 from fedtuner.errors import StoreError
-from fedtuner.run.store.files import Files, check_room, disk_errors
+from fedtuner.run.store.files import Files, check_room, disk_errors, exists
 from fedtuner.run.store.lines import decode, encode
 from fedtuner.run.store.lock import Lock
 from fedtuner.run.store.states import FileBlobs, checksum, pack, unpack
@@ -45,7 +45,7 @@ class Folder:
         self._lock: Lock | None = None
         self._size = 0  # of the journal, while the folder is open
         self._read: list[Event] | None = None  # what opening has read, until it is asked for
-        if (self.path / "spec.json").exists():
+        if exists(self.path / "spec.json"):
             raise StoreError(
                 f"{self.path} holds a study of the first format (it has a spec.json), which this version does not "
                 "read: use another --store (store=)"
@@ -58,7 +58,7 @@ class Folder:
 
     def exists(self) -> bool:
         """Whether there is a study."""
-        return self.journal.exists()
+        return exists(self.journal)
 
     def events(self) -> Iterator[Event]:
         """Yield the events of all finished flushes."""

@@ -1,0 +1,251 @@
+"""Screens: what bounds or drops single reports of devices that may be broken or lie. Each is a value.
+
+A report is compared with the others of its round, by their median: fewer than half of the clients cannot move it beyond
+what honest clients report. A bound is for one liar at a time, and wide, so that honest clients are hardly ever touched:
+what it prevents is that one report decides a round. It does not prevent that a report within the bounds is false.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from fedtuner import checks
+from fedtuner.core.model import Metrics, Vector
+from fedtuner.core.records import Plan, Report, Tried
+from fedtuner.core.tally import Reports, penalised
+from fedtuner.errors import SpecError
+from fedtuner.space import Config
+
+_BLOCK = 1 << 15  # entries whose squares are added at a time
+_MEDIANS = 10  # the most that a client may weigh, in medians of its round
+
+
+@dataclass(frozen=True)
+class Values:
+    """A screen for losses and errors: those that cannot be drop a report, those far above the round's are cut.
+
+    An error is from 0 to ``worst``; a loss, and an error where ``worst`` is infinite, is at least ``least``, and counts
+    as at most ``times`` medians of its kind in the round. That also holds for the loss of a model that is not made of
+    numbers, which is infinite: one client does not make a round's loss infinite, but half of the clients do. The median
+    of an even number of values is the higher of the two middle ones: one of two clients cannot make the other's small.
+    """
+
+    kind: ClassVar[str] = "values"
+    worst: float = 1.0  # 1 where errors are rates, else infinity
+    least: float = 0.0  # minus infinity where a loss may be negative
+    times: float = 100.0
+
+    def __post_init__(self) -> None:
+        checks.number("values.times", self.times, 1)
+        if not self.least < math.inf or not self.worst > 0:
+            raise SpecError(f"values: least = {self.least}, worst = {self.worst}, but no value is between")
+
+    def __call__(self, plan: Plan, reports: Reports) -> list[Report | None]:
+        """Return the reports with their values cut; None where one is impossible."""
+        known = [None if r is None else _with_tried(r, [self._known(t) for t in r.tried]) for r in reports]
+        possible = [r if r is not None and all(map(self._possible, r.tried)) else None for r in known]
+        tried = [t for r in possible if r is not None for t in r.tried]
+        before, after = self._limits([t.before for t in tried]), self._limits([t.after for t in tried])
+        return [
+            None if r is None else _with_tried(r, [Tried(t.label, before(t.before), after(t.after)) for t in r.tried])
+            for r in possible
+        ]
+
+    def _known(self, tried: Tried) -> Tried:
+        return Tried(tried.label, penalised(tried.before, self.worst), penalised(tried.after, self.worst))
+
+    def _possible(self, tried: Tried) -> bool:
+        rates = math.isfinite(self.worst)
+        low, high = (0.0, self.worst) if rates else (self.least, math.inf)
+        return all(
+            not m.count or (m.loss >= self.least and low <= m.error <= high) for m in (tried.before, tried.after)
+        )
+
+    def _limits(self, metrics: Sequence[Metrics]) -> _Cut:
+        there = [m for m in metrics if m.count]
+        loss = self._limit([m.loss for m in there])
+        return _Cut(loss, math.inf if math.isfinite(self.worst) else self._limit([m.error for m in there]))
+
+    def _limit(self, values: Sequence[float]) -> float:
+        sizes = sorted(abs(value) for value in values if value)
+        return self.times * sizes[len(sizes) // 2] if sizes else math.inf
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """Cuts metrics to the largest loss and error, by their size."""
+
+    loss: float
+    error: float
+
+    def __call__(self, metrics: Metrics) -> Metrics:
+        if not metrics.count:
+            return metrics
+        loss, error = min(max(metrics.loss, -self.loss), self.loss), min(max(metrics.error, -self.error), self.error)
+        return metrics if (loss, error) == (metrics.loss, metrics.error) else Metrics(loss, error, metrics.count)
+
+
+def _with_tried(report: Report, tried: Sequence[Tried]) -> Report:
+    """Return the report with other values; the report itself where they are its own."""
+    same = all(a.before is b.before and a.after is b.after for a, b in zip(tried, report.tried, strict=True))
+    return report if same else replace(report, tried=tuple(tried))
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A screen for |T| and |V|: none counts for more than ``most`` examples, nor for more than ``share`` of its round.
+
+    By default ``most`` is ten medians of the round. The median of an even number of clients is the lower of the two
+    middle ones: one of two clients cannot raise it. In a small round, of which a client has a large share anyway, it
+    may weigh as much as twice the mean of the others: 2 / (n + 1) of a round of n clients.
+    """
+
+    kind: ClassVar[str] = "weights"
+    most: int | None = None
+    share: float = 0.25
+
+    def __post_init__(self) -> None:
+        if self.most is not None:
+            checks.whole("most_examples", self.most)
+        checks.number("weights.share", self.share, 0, 1)
+
+    def __call__(self, plan: Plan, reports: Reports) -> list[Report | None]:
+        """Return the reports with their weights cut."""
+        arrived = [r for r in reports if r is not None]
+        train, valid = (
+            self._limit([r.examples for r in arrived if r.finite]),
+            self._limit([r.before.count for r in arrived]),
+        )
+        return [None if r is None else _cut(r, train, valid) for r in reports]
+
+    def _limit(self, counts: Sequence[int]) -> int:
+        positive = sorted(n for n in counts if n)
+        if not positive:
+            return self.most or 0
+        most = self.most or _MEDIANS * int(_lower_median(positive))
+        return min(most, _by_share([min(n, most) for n in positive], max(self.share, 2 / (len(positive) + 1))))
+
+
+def _by_share(counts: Sequence[int], share: float) -> int:
+    """Return the largest c such that no min(n, c) is more than a share of their sum; ``counts`` are in order."""
+    rest = sum(counts)
+    for above, n in enumerate(reversed(counts)):  # so many are above c: c = share (rest + above c)
+        limit = share * rest / (1 - share * above)
+        if n <= limit * (1 + 1e-12):
+            return max(1, int(limit * (1 + 1e-12))) if above else n
+        rest -= n
+    return counts[0]  # the share is that of equal clients
+
+
+def _lower_median(values: Sequence[float]) -> float:
+    """Return the lower median of the positive values; 0 where there are none."""
+    positive = sorted(value for value in values if value > 0)
+    return positive[(len(positive) - 1) // 2] if positive else 0.0
+
+
+def _cut(report: Report, train: int, valid: int) -> Report:
+    if report.examples <= train and report.before.count <= valid:
+        return report
+    count = min(report.before.count, valid)
+    tried = tuple(
+        replace(t, before=replace(t.before, count=count), after=replace(t.after, count=count)) for t in report.tried
+    )
+    return replace(report, examples=min(report.examples, train), tried=tried)
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A screen for updates: one that is longer than ``times`` medians of its round is shortened to that.
+
+    Candidates may differ in their learning rate by orders of magnitude, and updates do so with them. So the median is
+    the larger of two: of the lengths, and of the lengths per unit of the learning rate, times the client's own.
+    ``rate`` is its name in the client's configuration; where there is none it is 1. What is trained (the first
+    ``trainable`` entries) and statistics are compared apart. So is each further vector that is as long as w or its
+    trained part: its bound is ``further`` medians. Medians are the lower ones, of the vectors that are not zero.
+    """
+
+    kind: ClassVar[str] = "norm"
+    times: float = 10.0
+    further: float = 100.0
+    rate: str = "lr"
+    trainable: int | None = None  # None: all of w
+
+    def __post_init__(self) -> None:
+        checks.number("norm.times", self.times, 1)
+        checks.number("norm.further", self.further, 1)
+
+    def __call__(self, plan: Plan, reports: Reports) -> list[Report | None]:
+        """Return the reports with their vectors shortened."""
+        rates = {job.client: self._rate(job.config) for job in plan.jobs}
+        used = {n: r for n, r in enumerate(reports) if r is not None and r.finite and r.examples}
+        factors: dict[int, dict[str, float]] = {n: {} for n in used}
+        vectors = {n: self._vectors(r) for n, r in used.items()}
+        for name in {name for of in vectors.values() for name in of}:
+            times = self.times if name in _OF_THE_CHANGE else self.further
+            lengths = {n: length(of[name]) for n, of in vectors.items() if name in of}
+            of_rate = {n: rates.get(used[n].client, 1.0) for n in lengths}
+            usual = _lower_median(list(lengths.values()))
+            per_rate = _lower_median([x / of_rate[n] for n, x in lengths.items()])
+            for n, x in lengths.items():
+                limit = times * max(usual, per_rate * of_rate[n])
+                if x > limit:
+                    factors[n][name] = limit / x
+        return [None if r is None else self._shortened(r, factors.get(n, {})) for n, r in enumerate(reports)]
+
+    def _rate(self, config: Config) -> float:
+        rate = config.get(self.rate, 1.0)
+        return float(rate) if checks.is_number(rate) and rate > 0 else 1.0  # type: ignore[operator]
+
+    def _vectors(self, report: Report) -> dict[str, Vector]:
+        head = report.change[: self.trainable]
+        alike = {f"extra {name}": v for name, v in report.extra.items() if v.size in (head.size, report.change.size)}
+        return {_TRAINED: head, _STATISTICS: report.change[head.size :], **alike}
+
+    def _shortened(self, report: Report, factors: Mapping[str, float]) -> Report:
+        if not factors:
+            return report
+        made = {name: _times(v, factors.get(name, 1.0)) for name, v in self._vectors(report).items()}
+        change = np.concatenate([made[_TRAINED], made[_STATISTICS]])
+        return replace(report, change=change, extra={k: made.get(f"extra {k}", v) for k, v in report.extra.items()})
+
+
+_OF_THE_CHANGE = _TRAINED, _STATISTICS = ("trained", "statistics")
+
+
+def length(v: Vector) -> float:
+    """Return the Euclidean norm, in which squares do not overflow."""
+    blocks = (v[n : n + _BLOCK].astype(np.float64) for n in range(0, v.size, _BLOCK))
+    return math.sqrt(sum(float(block @ block) for block in blocks))
+
+
+def _times(v: Vector, factor: float) -> Vector:
+    return v if factor == 1 else np.asarray(v.astype(np.float64) * factor, np.float32)
+
+
+def differences(before: Report, after: Report | None) -> dict[str, str]:
+    """Return what screens did to a report, in words, by its kind: screened, capped, bounded, shortened."""
+    if after is None:
+        return {"screened": f"its report is left out: {_told(before)}"}
+    found = {}
+    sizes, counted = ((r.examples, r.after.count) for r in (before, after))
+    if sizes != counted:
+        found["capped"] = f"{sizes[0]} and {sizes[1]} examples count as {counted[0]} and {counted[1]}"
+    if _values(before) != _values(after):
+        found["bounded"] = f"{_told(before)} count as {_told(after)}"
+    if before.change is not after.change or before.extra is not after.extra:
+        found["shortened"] = f"an update of length {length(before.change):.3g} counts as {length(after.change):.3g}"
+    return found
+
+
+def _values(report: Report) -> str:
+    return repr([(m.loss, m.error) for t in report.tried for m in (t.before, t.after)])
+
+
+def _told(report: Report) -> str:
+    losses, errors = ([getattr(m, what) for m in (report.before, report.after)] for what in ("loss", "error"))
+    return f"losses {losses[0]:.6g}, {losses[1]:.6g} and errors {errors[0]:.6g}, {errors[1]:.6g}"

@@ -1,0 +1,128 @@
+"""What users give a task, checked: a function that builds a module, a device, and their clients' splits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from fedtuner.checks import is_number
+from fedtuner.errors import FedtunerError, TaskError, brief, one_line
+
+
+def function(name: str, value: Any, takes: str) -> None:
+    """Refuse what cannot be called."""
+    if not callable(value):
+        raise TaskError(f"{name} is {type(value).__name__}, but must be a function({takes})")
+
+
+def worst(value: float | None, usual: float) -> float:
+    """Return the error of a model that is not made of numbers: a number, or infinity."""
+    if value is None:
+        return usual
+    if value != math.inf and not is_number(value):
+        raise TaskError(f"worst_error = {brief(value)}, but must be a number, or math.inf")
+    return float(value)
+
+
+def device(value: Any) -> torch.device:
+    """Return a device that is here."""
+    try:
+        found = torch.device(value)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise TaskError(f"device = {brief(value)} is not to be had here: {_first_line(error)}") from error
+    return found
+
+
+def built(build: Callable[[], Any]) -> nn.Module:
+    """Return the module that a function builds, in single precision."""
+    try:
+        module = build()
+    except FedtunerError:
+        raise
+    except Exception as error:
+        raise TaskError(f"build() failed: {said(error)}: it must be a function without arguments") from error
+    if not isinstance(module, nn.Module):
+        raise TaskError(f"build() returned {type(module).__name__}, but must return a torch.nn.Module")
+    for layer in module.modules():
+        own = (*layer.parameters(recurse=False), *layer.buffers(recurse=False))
+        name = type(layer).__name__
+        if any(is_lazy(tensor) for tensor in own):
+            raise TaskError(f"the model has a lazy layer, {name}, whose size is not known: give it, as in Linear(9, 3)")
+        if any(tensor.is_complex() for tensor in own):
+            raise TaskError(f"the model has a layer of complex numbers, {name}, but must be of real ones")
+    return module.float()
+
+
+def pair(split: Any) -> tuple[Any, Any]:
+    """Return x and y of a split: a pair of arrays, or a sequence of (x, y) examples."""
+    if split is None:
+        return np.zeros((0, 1), np.float32), np.zeros(0, np.int64)
+    if isinstance(split, (tuple, list)) and len(split) == 2 and all(hasattr(part, "shape") for part in split):
+        return split[0], split[1]
+    if isinstance(split, tuple) and len(split) == 2 and all(isinstance(part, list) for part in split):
+        return _array(split[0], "x"), _array(split[1], "y")
+    if not (hasattr(split, "__len__") and hasattr(split, "__getitem__")) or isinstance(split, (Mapping, str, bytes)):
+        raise TaskError(f"a split must be a pair (x, y) or have a length and an index, but is {type(split).__name__}")
+    if len(split) == 0:
+        return pair(None)
+    try:
+        examples = [split[i] for i in range(len(split))]
+        return (
+            torch.stack([torch.as_tensor(x) for x, _ in examples]),
+            torch.stack([torch.as_tensor(y) for _, y in examples]),
+        )
+    except Exception as error:  # a data set of one's own may raise anything
+        raise TaskError(
+            f"a split must be a pair (x, y) of arrays, or (x, y) examples of one shape: {said(error)}"
+        ) from error
+
+
+def _array(part: list[Any], name: str) -> Any:
+    try:
+        return np.asarray(part)
+    except ValueError as error:
+        raise TaskError(f"{name} is not of one shape: {error}") from error
+
+
+def tensor(part: Any, name: str) -> Tensor:
+    """Return x or y as a tensor of real or whole numbers, with a row for each example."""
+    try:
+        t = torch.as_tensor(np.ascontiguousarray(part) if isinstance(part, np.ndarray) else part)
+    except (TypeError, ValueError) as error:
+        raise TaskError(f"{name} is not an array of numbers: {error}") from error
+    if t.is_complex():
+        raise TaskError(f"{name} is of type {_type(t)}, but must be of real numbers")
+    if np.ndim(part) == 0:
+        raise TaskError(f"{name} is of shape (), but must have a row for each example")
+    return t.float() if t.dtype in (torch.float64, torch.float16) else t
+
+
+def shape(t: Tensor) -> str:
+    """Return a tensor's shape and type in words."""
+    return f"{tuple(t.shape)} ({_type(t)})"
+
+
+def fit(output: Any, y: Tensor) -> str:
+    """Return what a model gives and what its clients have, in words."""
+    given = shape(output) if isinstance(output, Tensor) else type(output).__name__
+    return f"the model gives {given}, y is {shape(y)}"
+
+
+def said(error: BaseException) -> str:
+    """Return an error of the user's code in one line, not too long."""
+    return one_line(f"{type(error).__name__}: {error}", 200)
+
+
+def _type(t: Tensor) -> str:
+    return str(t.dtype).removeprefix("torch.")
+
+
+def _first_line(error: BaseException) -> str:
+    return one_line(str(error).partition("\n")[0], 200)
