@@ -130,6 +130,7 @@ def test_json_is_the_result(here, fedtuner):
     best = study.best
     assert told["result"] == {
         "arm": best.arm, "rounds": best.rounds, "score": best.score, "rounds_used": 30, "budget": 30, "diverged": [],
+        "stalled": [],
         "server": best.server, "client": best.client, "theta": best.theta.tolist(),
         "candidates": list(best.candidates),
     }  # fmt: skip

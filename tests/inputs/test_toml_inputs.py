@@ -150,7 +150,7 @@ SETTINGS = [
     ("budget-infinite", "[schedule]\nbudget = inf", r"schedule.budget = inf, but must be a whole number >= 1"),
     ("budget-for-no-elimination", "[schedule]\nbudget = 210", r"budget = 210 cannot give 27 arms .*raise budget to"),
     ("longest-zero", "[schedule]\nlongest = 0", r"schedule.longest = 0, but must be a whole number >= 1"),
-    ("longest-too-short", "[schedule]\nlongest = 100", r"last elimination would be at round .* past longest = 100"),
+    ("longest-too-short", "[schedule]\nlongest = 2", r"longest = 2 has no room for 3 eliminations: raise longest"),
     ("eta-one", "[schedule]\neta = 1", r"schedule.eta = 1, but must be a whole number >= 2"),
     ("eta-huge", "[schedule]\neta = 100000000", r"cannot give .*raise budget|lower eliminations"),
     ("eliminations-huge", "[schedule]\neliminations = 100000000", r"eliminations 100000000.*lower eliminations"),
