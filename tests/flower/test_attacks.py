@@ -257,7 +257,8 @@ def test_an_update_of_huge_numbers_does_not_win(lie, tmp_path):
 
 def test_a_vector_of_huge_numbers_for_the_aggregation_does_not_win():
     grid = grid_of()
-    grid.faults[1002] = record("extra", ArrayRecord({"control": Array(np.full(12, 3e38, np.float32))}))
+    huge, weight = np.full(12, 3e38, np.float32), np.array([16, 1], np.float32)
+    grid.faults[1002] = record("extra", ArrayRecord({"control": Array(huge), "weight": Array(weight)}))
     study = tune(grid, method=methods.scaffold, cohort=6, schedule=ft.random_search(budget=4, longest=4))
     assert study.problem.faults == {"shortened": 4}
     assert all(math.isfinite(r.loss) and not r.diverged for r in study.history)

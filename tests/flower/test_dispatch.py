@@ -71,7 +71,7 @@ def test_what_a_screen_leaves_out_is_noted():
 def test_where_nobody_else_reports_the_study_ends_with_the_reason():
     grid = grid_of(CLIENTS[:1])
     grid.faults[1000] = BAD["no vectors"]
-    why = r"no client reported in 3 tries; the last: .*extra has \[\], but the method declares \['control'\]"
+    why = r"no client reported in 3 tries; the last: .*extra has \[\], but the method declares \['control', 'weight'\]"
     with pytest.raises(FleetError, match=why):
         tune(grid, fleet_of(grid, least=1), method=ft.methods.scaffold, cohort=1, schedule=SHORT)
 

@@ -189,6 +189,7 @@ def test_a_change_that_is_not_finite_is_broken_and_only_its_own_value_the_worst(
 
 
 three, four = np.zeros(3, np.float32), np.zeros(4, np.float32)
+declaring = replace(methods.scaffold, extra={"control": "trainable"}, memory={"control": "trainable"})
 
 
 @pytest.mark.parametrize(
@@ -203,7 +204,7 @@ three, four = np.zeros(3, np.float32), np.zeros(4, np.float32)
     ],
 )
 def test_vectors_that_the_method_does_not_declare_are_refused(given_, why):
-    reads, fine = reader(method=methods.scaffold), {"extra": {"control": three}, "memory": {"control": three}}
+    reads, fine = reader(method=declaring), {"extra": {"control": three}, "memory": {"control": three}}
     assert reads.read(reply(**fine), job()).finite
     assert reads.read(reply(**{**fine, "memory": {}}), job()).memory == {}  # what is remembered may be nothing
     with pytest.raises(MalformedError, match=why):
@@ -212,7 +213,7 @@ def test_vectors_that_the_method_does_not_declare_are_refused(given_, why):
 
 def test_what_the_servers_optimiser_asks_for_is_declared_by_it():
     own = Optimiser("own", "", sgd.step, sgd.hypers, lambda change: {"squares": np.array([change @ change])})
-    method, made = methods.scaffold.with_optimiser(own), plan(server={"optimiser": "own"})
+    method, made = declaring.with_optimiser(own), plan(server={"optimiser": "own"})
     assert expected(made, method, Four(), WIRE).extra == {"control": (3,), "squares": (1,)}
     assert expected(made, methods.fedavg.with_optimiser(own), Four(), Arrays([np.zeros(4)])).extra == {}
 
