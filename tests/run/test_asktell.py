@@ -345,6 +345,7 @@ def test_a_study_that_was_stopped_is_driven_to_its_end(tmp_path, monkeypatch):
     assert said(drive(prepare(store=tmp_path / "s"))) == said(toys.tune())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spilled", [False, True], ids=["in states", "in files"])
 @pytest.mark.parametrize("changed", [HALVING, {"schedule": Evolving(1)}], ids=["halving", "children"])
 def test_killed_at_any_change_of_the_folder(tmp_path, monkeypatch, spilled, changed):
@@ -383,6 +384,7 @@ def test_killed(tmp_path):
     assert_same(tmp_path / "s", tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_failing_at_any_change_and_told_again(tmp_path):
     """A disk that refuses: the round stays in flight, and can be told again once there is room."""
 

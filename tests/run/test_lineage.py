@@ -169,6 +169,7 @@ def killed_after(events, path):
     toys.tune(schedule=Branching(), store=path, watch=lambda event: next(left) or toys.die())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_killed_after_any_event_it_continues_to_the_same_end(study, tmp_path, workers):
     """Also between steps: after an arm is out, after a child has started, before its first round."""

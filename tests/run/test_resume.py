@@ -177,6 +177,7 @@ def run(store, **changed):
     toys.tune(store=store, **changed).evaluate()
 
 
+@pytest.mark.slow
 @WAYS
 def test_killed_at_any_change_of_the_folder(tmp_path, monkeypatch, spilled, save, changed):
     """What a kill leaves behind at each change of the folder is continued to the same end."""
@@ -196,6 +197,7 @@ def test_killed_at_any_change_of_the_folder(tmp_path, monkeypatch, spilled, save
         shutil.rmtree(path)
 
 
+@pytest.mark.slow
 def test_failing_at_any_change_of_the_folder(tmp_path, monkeypatch):
     """As when killed, but the process lives on: nothing more is written, and the folder is free."""
     run(tmp_path / "whole", **HALVING)

@@ -53,6 +53,7 @@ def test_a_second_run_reads_what_the_first_wrote(tmp_path, capsys, monkeypatch):
     assert "computed anew" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_picture(tmp_path):
     pytest.importorskip("matplotlib", reason="the plot extra is not installed")
     record = report.record(Setting(similarities=(0.1,)), 1000, 2)

@@ -351,6 +351,7 @@ def test_a_share_that_kills_its_worker_every_time_is_an_error(team):
         list(team(4, toys.deadly()).advance(work(1), never))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rounds_of_death", "enough"), [("0022", False), ("0222", True), ("000", True)])
 def test_deaths_count_since_the_last_state(team, monkeypatch, rounds_of_death, enough, tmp_path, expected):
     """Work that has cost two workers goes on; three in a row, without a state between them, are an error."""
