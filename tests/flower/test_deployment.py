@@ -99,7 +99,8 @@ def test_during_a_run_one_supernode_is_killed_and_another_restarts(restarted: Ne
     restarted.finish("killed")
     assert [(record.clients, record.dropped) for record in records(store)] == [(3, 0), (3, 1)]
     faults = [json.loads(line) for line in (store / "log.jsonl").read_text().splitlines()]
-    assert ("timeout", "phone2") in [(fault["kind"], fault["client"]) for fault in faults]
+    # Where Flower sees before the deadline that the node is gone, it answers with an error in its place.
+    assert {("timeout", "phone2"), ("error", "phone2")} & {(fault["kind"], fault["client"]) for fault in faults}
     assert any(fault["kind"] == "moved" and "phone1" in fault["text"] for fault in faults)
 
 
