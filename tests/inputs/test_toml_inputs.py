@@ -60,7 +60,7 @@ SETTINGS = [
     ("schedule-kind-no-class", "[schedule]\nkind = 'toys:'", r"schedule.kind = 'toys:', but must be 'package.module:name'"),
     ("schedule-kind-no-module", "[schedule]\nkind = ':x'", r"schedule.kind = ':x', but must be 'package.module:name'"),
     ("schedule-kind-relative", "[schedule]\nkind = '.a:x'", r"schedule.kind = '.a:x', but must be 'package.module:name'"),
-    ("schedule-kind-dots", "[schedule]\nkind = 'a..b:x'", r"schedule.kind = 'a..b:x'.*no module 'a'"),
+    ("schedule-kind-dots", "[schedule]\nkind = 'absent..b:x'", r"schedule.kind = 'absent..b:x'.*no module 'absent'"),
     ("schedule-kind-a-path", "[schedule]\nkind = '../a.py:x'", r"schedule.kind = '../a.py:x'"),
     ("schedule-kind-unlike", "[schedule]\nkind = 'toys:Data'", r"schedule.x is missing|schedule.*must be a schedule"),
     ("schedule-kind-a-function", "[schedule]\nkind = 'toys:clients'", r"schedule = <function clients>, but must be a schedule"),
