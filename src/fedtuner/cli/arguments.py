@@ -3,16 +3,50 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from fedtuner import __version__
 from fedtuner.cli import data, experiments, studies
+from fedtuner.errors import brief, one_line
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are its own command's, in one line after the usage."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse arguments that are not known here: the parser of all commands would show its own usage."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            named = [option for action in self._actions for option in action.option_strings]
+            near = difflib.get_close_matches(unknown[0].partition("=")[0], named, 1)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}" + (f"; did you mean {near[0]}?" if near else ""))
+        return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and the message, and exit with code 2."""
+        super().error(one_line(message.replace("\n", "\\n"), 300))
+
+
+def whole(text: str) -> int:
+    """Return a whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{brief(text)}, but must be a whole number") from None
+
+
+def place(text: str) -> Path:
+    """Return the path of a file or folder."""
+    if not text.strip() or "\0" in text:
+        raise argparse.ArgumentTypeError(f"{brief(text)}, but must be the name of a file or folder")
+    return Path(text)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    top = argparse.ArgumentParser(prog="fedtuner", description="Tune the hyperparameters of federated learning.")
+    top = Parser(prog="fedtuner", description="Tune the hyperparameters of federated learning.")
     top.add_argument("--version", action="version", version=f"fedtuner {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     _on_studies(commands)
@@ -26,9 +60,9 @@ def parser() -> argparse.ArgumentParser:
 def _on_studies(commands: Any) -> None:
     run = commands.add_parser("run", help="run a study, or continue one", description="Run a study, or continue one.")
     run.add_argument("study", help="a study.toml, or a preset (fedtuner list presets)")
-    run.add_argument("--store", type=Path, help="the study's folder (default: runs/NAME-seedN)")
-    run.add_argument("--workers", type=int, help="worker processes (default: one per core)")
-    run.add_argument("--seed", type=int, help="the seed, in place of the file's")
+    run.add_argument("--store", type=place, help="the study's folder (default: runs/NAME-seedN)")
+    run.add_argument("--workers", type=whole, help="worker processes (default: one per core)")
+    run.add_argument("--seed", type=whole, help="the seed, in place of the file's")
     run.add_argument("--engine", choices=("auto", "sequential", "batched"), help="how clients' work is done")
     run.add_argument("--device", help="where models are trained: cpu (default), cuda, cuda:1 ...")
     run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="such as schedule.budget=200")
@@ -38,7 +72,7 @@ def _on_studies(commands: Any) -> None:
     run.set_defaults(command=studies.run)
 
     show = commands.add_parser("show", help="show a study", description="Show a study, finished or not.")
-    show.add_argument("store", type=Path, help="the study's folder")
+    show.add_argument("store", type=place, help="the study's folder")
     show.add_argument("--json", action="store_true", help="print it as JSON")
     show.set_defaults(command=studies.show)
 
@@ -47,7 +81,7 @@ def _on_studies(commands: Any) -> None:
         help="write the model and the configuration, or an Optuna study",
         description="Write the tuned model and configuration to a folder, or the arms to an Optuna storage.",
     )
-    export.add_argument("store", type=Path, nargs="?", help="the study's folder")
+    export.add_argument("store", type=place, nargs="?", help="the study's folder")
     export.add_argument(
         "--to",
         nargs="+",
@@ -63,13 +97,13 @@ def _on_studies(commands: Any) -> None:
         help="say whether two studies are equal",
         description="Say whether two studies are equal to the bit, and where they first differ (exit code 1).",
     )
-    diff.add_argument("first", type=Path, help="a study's folder")
-    diff.add_argument("second", type=Path, help="another study's folder")
+    diff.add_argument("first", type=place, help="a study's folder")
+    diff.add_argument("second", type=place, help="another study's folder")
     diff.add_argument("--json", action="store_true", help="print it as JSON")
     diff.set_defaults(command=studies.diff)
 
     init = commands.add_parser("init", help="write a commented study.toml", description="Write a commented study.toml.")
-    init.add_argument("file", type=Path, nargs="?", default=Path("study.toml"))
+    init.add_argument("file", type=place, nargs="?", default=Path("study.toml"))
     init.add_argument("--force", action="store_true", help="replace the file if it exists")
     init.set_defaults(command=studies.init)
 
@@ -78,9 +112,9 @@ def _on_suites(commands: Any) -> None:
     bench = commands.add_parser(
         "bench", help="run a suite of studies", description="Run the studies of a suite that have no result; compare."
     )
-    bench.add_argument("suite", type=Path, help="a suite, such as benchmarks/paper/table1-small.toml")
-    bench.add_argument("--out", type=Path, help="the file of results (default: results/NAME.jsonl beside the suite)")
-    bench.add_argument("--workers", type=int, help="worker processes (default: one per core)")
+    bench.add_argument("suite", type=place, help="a suite, such as benchmarks/paper/table1-small.toml")
+    bench.add_argument("--out", type=place, help="the file of results (default: results/NAME.jsonl beside the suite)")
+    bench.add_argument("--workers", type=whole, help="worker processes (default: one per core)")
     bench.add_argument("--only", metavar="PATTERN", help="only studies such as '*SHA*seed0', or with it in the name")
     bench.add_argument("--dry-run", action="store_true", help="only say how long it will take, from a short trial")
     bench.add_argument("--json", action="store_true", help="print it as JSON")
@@ -90,7 +124,7 @@ def _on_suites(commands: Any) -> None:
     compare = commands.add_parser(
         "compare", help="compare runs over seeds", description="Compare runs: intervals, paired differences, tests."
     )
-    compare.add_argument("runs", type=Path, nargs="+", help="suites (.toml), results (.jsonl), folders of studies")
+    compare.add_argument("runs", type=place, nargs="+", help="suites (.toml), results (.jsonl), folders of studies")
     compare.add_argument("--format", choices=("text", "markdown", "latex", "json"), default="text")
     compare.add_argument("--metric", choices=("target", "global", "personalized"), default="target", help="which error")
     compare.add_argument("--along", metavar="AXIS", help="the axis whose values are compared in pairs with its first")
@@ -100,8 +134,8 @@ def _on_suites(commands: Any) -> None:
     figures = commands.add_parser(
         "figures", help="plot the results of suites", description="Plot what suites found: PNG, SVG and the data."
     )
-    figures.add_argument("results", type=Path, nargs="+", help="suites (.toml) or their results (.jsonl)")
-    figures.add_argument("--to", type=Path, help="the folder of the figures (default: NAME beside NAME.jsonl)")
+    figures.add_argument("results", type=place, nargs="+", help="suites (.toml) or their results (.jsonl)")
+    figures.add_argument("--to", type=place, help="the folder of the figures (default: NAME beside NAME.jsonl)")
     figures.set_defaults(command=experiments.figures)
 
 
@@ -135,11 +169,13 @@ def _on_theory(commands: Any) -> None:
         description="Tune the step size of online gradient descent as the paper's theorem has it: the regret of FedEx "
         "and of other tuners, beside the bound.",
     )
-    theory.add_argument("--tau", type=int, default=100_000, help="tasks of the longest run (default: 100000)")
-    theory.add_argument("--seeds", type=int, default=10, help="seeds, 0 to N - 1 (default: 10)")
-    theory.add_argument("--m", type=int, default=9, help="losses of a task (default: 9)")
-    theory.add_argument("--k", type=int, help="steps to choose from (default: the theorem's number, growing with tau)")
-    theory.add_argument("--out", type=Path, metavar="DIR", help="write theory.json and the picture there")
+    theory.add_argument("--tau", type=whole, default=100_000, help="tasks of the longest run (default: 100000)")
+    theory.add_argument("--seeds", type=whole, default=10, help="seeds, 0 to N - 1 (default: 10)")
+    theory.add_argument("--m", type=whole, default=9, help="losses of a task (default: 9)")
+    theory.add_argument(
+        "--k", type=whole, help="steps to choose from (default: the theorem's number, growing with tau)"
+    )
+    theory.add_argument("--out", type=place, metavar="DIR", help="write theory.json and the picture there")
     theory.add_argument("--json", action="store_true", help="print the result as JSON")
     theory.add_argument("--quiet", action="store_true", help="no progress")
     theory.set_defaults(command=experiments.theory)
