@@ -406,6 +406,19 @@ def test_export_to_another_place(here, fedtuner):
     assert "cannot write to study.toml: File exists" in err
 
 
+def test_export_replaces_only_when_told(here, fedtuner):
+    fedtuner(*RUN, "--quiet")
+    assert fedtuner("export", "s", "--to", "out")[0] == 0
+    (here / "out" / "configuration.json").write_text("mine")
+    (here / "out" / "model.safetensors").unlink()
+    code, out, err = fedtuner("export", "s", "--to", "out")
+    assert (code, out) == (2, "")
+    assert err == "fedtuner: out/configuration.json exists: give another folder (--to), or --force to replace it\n"
+    assert [(f.name, f.read_text()) for f in (here / "out").iterdir()] == [("configuration.json", "mine")]
+    assert fedtuner("export", "s", "--to", "out", "--force")[0] == 0
+    assert strict((here / "out" / "configuration.json").read_text())["method"] == "fedavg"
+
+
 def test_export_without_the_winners_state_says_so(here, fedtuner):
     fedtuner(*RUN, "--quiet")
     won = journal_of(here / "s").won

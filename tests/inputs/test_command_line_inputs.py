@@ -40,6 +40,7 @@ USAGES = [
     ("show-nothing", ("show",), "fedtuner show", r"required: store"),
     ("show-option", ("show", "s", "--jsno"), "fedtuner show", r"unrecognized arguments: --jsno; did you mean --json\?"),
     ("diff-one", ("diff", "s"), "fedtuner diff", r"required: second"),
+    ("export-option", ("export", "s", "--froce"), "fedtuner export", r"unrecognized arguments: --froce; did you mean --force\?"),
     ("list-unknown", ("list", "everything"), "fedtuner list", r"invalid choice: 'everything'"),
     ("data-nothing", ("data",), "fedtuner data", r"required: WHAT"),
     ("data-unknown", ("data", "gte"), "fedtuner data", r"invalid choice: 'gte'"),

@@ -90,6 +90,7 @@ def _on_studies(commands: Any) -> None:
         help="where to (default: STORE/export); or: --to optuna URL, such as sqlite:///studies.db or a journal file",
     )
     export.add_argument("--name", help="of the Optuna study (default: the folder's name)")
+    export.add_argument("--force", action="store_true", help="replace the files of another export")
     export.set_defaults(command=studies.export)
 
     diff = commands.add_parser(

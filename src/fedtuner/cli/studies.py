@@ -44,7 +44,7 @@ def show(arguments: Namespace) -> None:
 
 def export(arguments: Namespace) -> None:
     """Write the model and the configuration, or an Optuna study."""
-    from fedtuner import report
+    from fedtuner import checks, report
 
     optuna, to = arguments.to[:1] == ["optuna"], arguments.to
     if arguments.store is None and to:  # `export --to FOLDER STORE`: the last word is the store
@@ -57,7 +57,8 @@ def export(arguments: Namespace) -> None:
         name, trials = to_optuna.export(arguments.store, to[1], arguments.name)
         print(f"study {name!r} with {trials} trials is in {to[1]}; look at it with: optuna-dashboard {to[1]}")
         return
-    for written in report.export(arguments.store, Path(to[0]) if to else arguments.store / "export"):
+    folder = checks.path("--to", to[0], "a folder") if to else arguments.store / "export"
+    for written in report.export(arguments.store, folder, arguments.force):
         print(written)
 
 

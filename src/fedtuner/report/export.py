@@ -13,8 +13,11 @@ from fedtuner.run.store import Folder
 from fedtuner.run.store.files import replace_file
 
 
-def export(path: Path, to: Path) -> list[Path]:
-    """Write the model and the configuration of a finished study; return the files. Reads the winner's state alone."""
+def export(path: Path, to: Path, force: bool = False) -> list[Path]:
+    """Write the model and the configuration of a finished study; return the files. Reads the winner's state alone.
+
+    Files that exist are replaced only with ``force``.
+    """
     from safetensors.numpy import save
 
     study = journal_of(path)
@@ -33,10 +36,17 @@ def export(path: Path, to: Path) -> list[Path]:
         "problem": described["problem"]["name"],
         "seed": described["seed"],
     }
+    files = {
+        to / "model.safetensors": bytes(save(named(state.w, parts))),
+        to / "configuration.json": (json.dumps(tables.plain(configuration), indent=2) + "\n").encode(),
+    }
     try:
         to.mkdir(parents=True, exist_ok=True)
-        replace_file(to / "model.safetensors", bytes(save(named(state.w, parts))))
-        replace_file(to / "configuration.json", (json.dumps(tables.plain(configuration), indent=2) + "\n").encode())
+        for file in files:
+            if file.exists() and not force:
+                raise SpecError(f"{file} exists: give another folder (--to), or --force to replace it")
+        for file, content in files.items():
+            replace_file(file, content)
     except OSError as error:
         raise StoreError(f"cannot write to {to}: {error.strerror}") from error
-    return [to / "model.safetensors", to / "configuration.json"]
+    return list(files)
