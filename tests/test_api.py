@@ -29,6 +29,10 @@ def test_the_api_is_what_it_was():
     assert len(fedtuner.__all__) == len(PUBLIC)
 
 
+def test_dir_is_the_api():
+    assert set(dir(fedtuner)) == PUBLIC | {"__version__"}
+
+
 @pytest.mark.parametrize("name", sorted(PUBLIC))
 def test_every_public_name_can_be_imported(name):
     assert getattr(fedtuner, name).__doc__

@@ -6,20 +6,17 @@ aggregation. Khodak et al., "Federated Hyperparameter Tuning", NeurIPS 2021.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
-from fedtuner import methods, samplers, schedules, space
-from fedtuner.core.model import Metrics
-from fedtuner.errors import FedtunerError, Interrupted
-from fedtuner.federations import Client, Outside, Simulation
-from fedtuner.run.study import Study, prepare, tune, untuned
-from fedtuner.schedules import halving, hyperband, random_search
-from fedtuner.space import Choice, Float, Int, OneMinus, PowerOfTwo, Space
-from fedtuner.tuners import FedEx, fedex
-
 if TYPE_CHECKING:
-    from fedtuner import data, flower, pytorch
+    from fedtuner import data, flower, methods, pytorch, samplers, schedules, space
+    from fedtuner.core.model import Metrics
+    from fedtuner.errors import FedtunerError, Interrupted
+    from fedtuner.federations import Client, Outside, Simulation
+    from fedtuner.run.study import Study, prepare, tune, untuned
+    from fedtuner.schedules import halving, hyperband, random_search
+    from fedtuner.space import Choice, Float, Int, OneMinus, PowerOfTwo, Space
+    from fedtuner.tuners import FedEx, fedex
 
 __version__ = "0.1.0"
 
@@ -37,8 +34,33 @@ __all__ = [
 ]  # fmt: skip
 
 
+_FROM = {
+    "space": ("Space", "Float", "Int", "PowerOfTwo", "Choice", "OneMinus"),
+    "federations": ("Client", "Simulation", "Outside"),
+    "core.model": ("Metrics",),
+    "run.study": ("tune", "prepare", "untuned", "Study"),
+    "tuners": ("FedEx", "fedex"),
+    "schedules": ("halving", "random_search", "hyperband"),
+    "errors": ("FedtunerError", "Interrupted"),
+}
+
+
 def __getattr__(name: str) -> Any:
-    """Import ``pytorch`` (and with it torch), ``flower`` (and with it flwr) and ``data`` when first used."""
-    if name in ("data", "flower", "pytorch"):
-        return importlib.import_module(f"fedtuner.{name}")
+    """Import what a name stands for when it is first used.
+
+    So torch and flwr are imported with ``pytorch`` and ``flower`` alone, and the command line can catch Ctrl-C from its
+    first moment on.
+    """
+    from importlib import import_module
+
+    for module, names in _FROM.items():
+        if name in names:
+            return getattr(import_module(f"fedtuner.{module}"), name)
+    if name in __all__:
+        return import_module(f"fedtuner.{name}")
     raise AttributeError(f"module 'fedtuner' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted([*__all__, "__version__"])
