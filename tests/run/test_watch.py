@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import sys
 from collections import Counter
 
 import pytest
@@ -210,13 +211,33 @@ def test_a_bar_where_there_is_a_terminal():
     assert "tuning" in out.getvalue()
 
 
-def test_the_first_signal_asks_and_the_second_interrupts():
+def test_the_first_signal_asks_and_the_second_interrupts(monkeypatch):
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
     with stoppable() as stop:
         assert not stop()
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop()
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(Interrupted, match="stopped at once; run the same command again to continue"):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_only_what_was_stopped_ends_without_a_traceback(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    with stoppable():
+        os.kill(os.getpid(), signal.SIGINT)
+    with pytest.raises(SystemExit) as end:
+        sys.excepthook(Interrupted, Interrupted("stopped"), None)
+    assert (end.value.code, capsys.readouterr().err) == (3, "fedtuner: stopped\n")
+    for error in (ValueError("wrong"), KeyboardInterrupt("elsewhere")):
+        sys.excepthook(type(error), error, None)
+        assert capsys.readouterr().err == f"{type(error).__name__}: {error}\n"
+
+
+def test_a_hook_for_exceptions_of_ones_own_stays(monkeypatch):
+    monkeypatch.setattr(sys, "excepthook", print)
+    with stoppable():
+        os.kill(os.getpid(), signal.SIGINT)
+    assert sys.excepthook is print
 
 
 def test_signals_that_are_not_ours_are_left_alone():

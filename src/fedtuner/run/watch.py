@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any, TextIO
 
 from fedtuner.core.schedule import outline
-from fedtuner.errors import SpecError, brief
+from fedtuner.errors import Interrupted, SpecError, brief
 from fedtuner.run.session import Session
 
 _MOMENT = 0.05  # seconds between statuses: one looks at all arms that are alive
@@ -155,8 +155,8 @@ def _lines(label: str, out: TextIO, every: float = 5.0) -> Show:
 def stoppable(ours: bool = True) -> Iterator[Callable[[], bool]]:
     """Yield whether Ctrl-C (or a request to terminate) has come; a second one interrupts at once.
 
-    Only the main thread can catch signals; elsewhere nothing stops. Where signals are not ``ours``, they stay with
-    whoever has them.
+    A script that does not catch ``Interrupted`` ends with its message alone and exit code 3. Only the main thread can
+    catch signals; elsewhere nothing stops. Where signals are not ``ours``, they stay with whoever has them.
     """
     if not ours or threading.current_thread() is not threading.main_thread():
         yield lambda: False
@@ -166,8 +166,11 @@ def stoppable(ours: bool = True) -> Iterator[Callable[[], bool]]:
     def ask(number: int, frame: FrameType | None) -> None:
         nonlocal asked
         if asked:
-            raise KeyboardInterrupt
+            again = "run the same command again to continue (from what the store has, if there is one)"
+            raise Interrupted(f"stopped at once; {again}")
         asked = True
+        if sys.excepthook is sys.__excepthook__:  # a notebook or a debugger has one of its own
+            sys.excepthook = _end_in_words
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -175,3 +178,12 @@ def stoppable(ours: bool = True) -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _end_in_words(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """End a script that was stopped: its traceback would say where, which is by chance."""
+    if not issubclass(kind, Interrupted):
+        sys.__excepthook__(kind, error, trace)
+        return
+    print(f"fedtuner: {error}", file=sys.stderr)
+    sys.exit(3)
