@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import fedtuner
-from fedtuner import cli
+from fedtuner.cli.arguments import parser
 from fedtuner.experiments import suite
 from fedtuner.run import spec
 from fedtuner.run.store import Folder
@@ -64,7 +64,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 def test_there_is_something_to_check() -> None:
     assert len(PAGES) >= 3
     assert blocks(ROOT / "README.md", "python")
-    there = next(action.choices for action in cli.parser()._actions if action.dest == "==SUPPRESS==" and action.choices)
+    there = next(action.choices for action in parser()._actions if action.dest == "==SUPPRESS==" and action.choices)
     assert {command.split()[1] for command in commands()} == set(there)
 
 
@@ -80,7 +80,7 @@ def test_python_blocks_run_one_after_the_other(
 
 @pytest.mark.parametrize("command", commands())
 def test_commands_parse(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = cli.parser().parse_args(shlex.split(command)[1:])
+    arguments = parser().parse_args(shlex.split(command)[1:])
     if command.split()[1] == "run":  # the settings, too, must be ones that a study can have
         monkeypatch.chdir(tmp_path)
         Path("study.toml").write_text(spec.template())

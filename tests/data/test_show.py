@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from fedtuner import cli
+from fedtuner.cli.arguments import parser
 from fedtuner.data import places, show
 from fedtuner.federations import Client, Simulation
 from fedtuner.problems import models
@@ -159,7 +160,7 @@ def test_the_commands_of_the_page_parse():
     commands = re.findall(r"^fedtuner [^#\n]*", page, re.MULTILINE)
     assert len(commands) >= 6
     for command in commands:
-        cli.parser().parse_args(command.split()[1:])
+        parser().parse_args(command.split()[1:])
 
 
 def test_the_models_of_the_page_have_these_parameters():
