@@ -18,9 +18,9 @@ from fedtuner.tuners.fedex import (
     Belief,
     FedEx,
     Theta,
-    also,
     choose,
     exponentiate,
+    further_choices,
     gradient,
     log_chances,
     uniform,
@@ -386,9 +386,9 @@ def test_with_nobody_to_count_nothing_changes(step, choices, values, weights):
 def test_a_client_without_weight_is_absent(step, nobody):
     """Its value is not among the round's either: the worst of it is not what NaN counts as."""
     present = exponentiate(uniform(3), [0, 1], [math.nan, 0.2], [2, 1], step)
-    also = exponentiate(uniform(3), [0, 2, 1], [math.nan, 99.0, 0.2], [2, nobody, 1], step)
-    assert also.log_theta.tobytes() == present.log_theta.tobytes()
-    assert also.baseline == present.baseline
+    more = exponentiate(uniform(3), [0, 2, 1], [math.nan, 99.0, 0.2], [2, nobody, 1], step)
+    assert more.log_theta.tobytes() == present.log_theta.tobytes()
+    assert more.baseline == present.baseline
 
 
 @every_step
@@ -667,10 +667,10 @@ def test_a_full_round_by_hand():
 
 
 @pytest.mark.parametrize("tries", [1, 2, 4, 5])
-def test_also_draws_distinct_others_each_as_likely(tries):
+def test_further_choices_are_distinct_and_equally_likely(tries):
     counts = np.zeros(5)
     for n in range(400):
-        (others,) = also([2], 5, tries, stream(0, n))
+        (others,) = further_choices([2], 5, tries, stream(0, n))
         assert len({2, *others}) == tries
         counts[others] += 1
     expected = np.array([1, 1, 0, 1, 1]) * 400 * (tries - 1) / 4

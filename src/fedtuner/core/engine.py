@@ -1,7 +1,7 @@
 """How the jobs of a round are done in one process: one client after the other, or many small ones at once.
 
-A model's ``engine("auto")`` decides by what the model is and never by a stopwatch: engines agree up to rounding, not to
-the bit, so the choice must be the same wherever and whenever the study runs.
+A model's ``engine("auto")`` decides by the kind of model, not by measured time: engines agree up to rounding, not to
+the bit, so the choice must be the same on every machine and in every run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Where rounds are computed: the protocol of executors, and the work that they are given.
+"""Where rounds are computed: the protocol of executors, and the records of their work.
 
-"Arm 7 from this state to round 150" has one answer, so it can be cut, repeated after a crash, and done anywhere.
+The result of "arm 7 from this state to round 150" does not depend on who computes it or in how many pieces, so the work
+can be split, moved, and repeated after a crash.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ if TYPE_CHECKING:
     from fedtuner.core.round import Round
     from fedtuner.core.store import Blobs
 
-Stop = Callable[[], bool]  # whether to stop after the rounds under way
+Stop = Callable[[], bool]  # whether to stop once the current rounds are done
 
 
 @dataclass(frozen=True)
 class Advance:
-    """Bring an arm from its state to round ``until``."""
+    """Work to do: train an arm from its state up to round ``until``."""
 
     arm: Arm
     state: State
@@ -34,7 +35,7 @@ class Advance:
 
 @dataclass(frozen=True)
 class Progress:
-    """Rounds that an arm has done, and its state after the last of them where it was sent along."""
+    """Work done: rounds of an arm and, where it was sent along, the state after the last of them."""
 
     arm: int
     records: tuple[Record, ...]
@@ -42,14 +43,14 @@ class Progress:
 
 
 class Executor(Protocol):
-    """Does work that has one answer, in any order."""
+    """Computes rounds and evaluations; the arms of one call may run in any order."""
 
     def advance(self, work: Sequence[Advance], stop: Stop) -> Iterator[Progress]:
-        """Do the work, yielding progress as it comes; an arm's last progress has its state. Ends early on ``stop``."""
+        """Do the work and yield progress; an arm's last progress has its state. End early once ``stop()`` is true."""
         ...
 
     def evaluate(self, plan: Plan) -> Tally:
-        """Do an evaluation's jobs and return the tally of what their clients measured."""
+        """Do an evaluation's jobs and return their tally."""
         ...
 
     def close(self) -> None:
@@ -57,4 +58,4 @@ class Executor(Protocol):
         ...
 
 
-OpenExecutor = Callable[["Round", "Blobs", "int | None"], Executor]  # the last: how many workers; None is the default
+OpenExecutor = Callable[["Round", "Blobs", "int | None"], Executor]  # the last: number of workers, None for the default

@@ -1,6 +1,6 @@
 """Where the clients are: the protocol of federations.
 
-Inside a study a client is a number: its place in a ``Simulation``, a hash of its id in a fleet of devices.
+Inside a study a client is a number: its index in a ``Simulation``, a hash of its id in a fleet of devices.
 """
 
 from __future__ import annotations
@@ -22,56 +22,56 @@ SPLITS = ("train", "valid", "test")
 
 @runtime_checkable
 class Federation(Protocol):
-    """What a study needs of the place where its clients are."""
+    """The clients and the model of a study, and how to reach the clients."""
 
     @property
     def name(self) -> str:
-        """What the federation is called."""
+        """Its name in reports and stores."""
         ...
 
     @property
     def model(self) -> Model:
-        """What is learned."""
+        """The model that is trained."""
         ...
 
     @property
     def shows(self) -> str:
-        """What the server sees of a round: "reports" of single clients, or only "sums"."""
+        """What the server sees of a round: single clients' "reports", or only "sums" (secure aggregation)."""
         ...
 
     @property
     def screens(self) -> tuple[Screen, ...]:
-        """What bounds or drops reports unless a study says otherwise."""
+        """The default of ``Setup.screens``."""
         ...
 
     @property
     def save_every_round(self) -> bool:
-        """Whether rounds cost the time of real devices, so that each is saved as soon as it is done."""
+        """Whether each round is saved as soon as it is done, because rounds cost the time of real devices."""
         ...
 
     @property
     def executor(self) -> OpenExecutor | None:
-        """What computes its rounds; None: any process that has the federation can do its clients' work."""
+        """What computes its rounds; None: any process that holds the federation can do its clients' work."""
         ...
 
     def present(self) -> Sequence[int]:
-        """Return the clients who can take part in a round now, always in the same order: cohorts are drawn from it."""
+        """Return the clients who can take part in a round now, in a fixed order, as cohorts are drawn from it."""
         ...
 
     def everyone(self) -> Sequence[int]:
-        """Return the clients to evaluate on, after waiting until enough are there."""
+        """Return the clients to evaluate on; a fleet first waits until enough are connected."""
         ...
 
     def population(self) -> int:
-        """Return how many clients there are, present or not."""
+        """Return the number of clients, present or not."""
         ...
 
     def id_of(self, client: int) -> str | int:
-        """Return what a client is known by."""
+        """Return a client's id outside the study: in records, logs and error messages."""
         ...
 
     def check(self, setup: Setup) -> None:
-        """Raise where something is wrong that can be seen before the work."""
+        """Raise an error if the federation cannot run this setup."""
         ...
 
     def describe(self) -> Table:
@@ -79,20 +79,20 @@ class Federation(Protocol):
         ...
 
     def met(self) -> Sequence[str | int]:
-        """Return the ids of the clients that have come by, where that is not known from the start."""
+        """Return the ids of all clients met so far, if they are not known from the start."""
         ...
 
     def recall(self, ids: Sequence[str | int]) -> None:
-        """Take note of the clients that a study had met before it was continued."""
+        """Take over the ids that the journal of a continued study has."""
         ...
 
     def notes(self) -> Sequence[Note]:
-        """Return what went wrong on the way since this was last asked."""
+        """Return the faults since the last call, for the log."""
         ...
 
 
 class FederationDefaults:
-    """What a federation has unless it says otherwise: a base class."""
+    """Defaults for federations: a base class."""
 
     shows = "reports"
     screens: tuple[Screen, ...] = ()

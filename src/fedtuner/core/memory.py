@@ -1,8 +1,8 @@
-"""What clients remember between rounds: in the state itself while it is small, in the store's blobs past a limit.
+"""What clients keep between rounds: in the arm's state up to a limit, in blobs of the store above it.
 
-A method such as SCAFFOLD keeps a vector per client and arm: n clients of d parameters cost 4 n d bytes. Past ``LIMIT``
-bytes for one arm each client's vectors become a blob of their own, named by arm, client and round and never changed, so
-a state that refers to it stays what it was.
+A method such as SCAFFOLD keeps a vector per client and arm: 4 n d bytes for n clients and d parameters. Above ``LIMIT``
+bytes for one arm each client's vectors become a blob, named by arm, client and round and never changed, so that states
+of earlier rounds stay valid.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from fedtuner.core.model import Vectors
 from fedtuner.core.records import Blob, Job, Memory
 from fedtuner.core.store import Blobs
 
-LIMIT = 16 * 2**20  # bytes per arm, if all its clients remembered as much as the largest
+LIMIT = 16 * 2**20  # bytes per arm, if all its clients kept as much as the largest
 
 
 def fetch(job: Job, blobs: Blobs) -> Job:
-    """Return a job with what its client remembers, read from the blobs if it is one."""
+    """Return a job whose memory is read, if it is a blob."""
     return replace(job, memory=blobs.get(job.memory)) if isinstance(job.memory, Blob) else job
 
 
 def spill(memory: Memory, arm: int, round: int, clients: int, blobs: Blobs) -> Memory:
-    """Return the memory with this round's new vectors moved to blobs, if ``clients`` such would pass the limit."""
+    """Return the memory with this round's vectors moved to blobs, if those of all ``clients`` would pass the limit."""
     fresh = {i: m for i, m in memory.items() if not isinstance(m, Blob)}
     if clients * max((_size(m) for m in fresh.values()), default=0) <= LIMIT:
         return memory

@@ -1,10 +1,13 @@
 """The decomposition of the paper's Section 2: a method is local training Loc_c and an aggregation Agg_b.
 
 ``local`` is a pure function of the client, the round's plan and the client's job; ``aggregate`` of the server's state
-and the round's tally. A method that keeps vectors declares them: ``memory`` stays with a client and comes back in its
-next job, ``extra`` is averaged like the change and arrives in ``Tally.extra``, or where ``sums`` names it is added up
-over the clients and arrives in ``Tally.sums``, and the server's slots that ``sends`` names travel to the clients in
-``Plan.slots``. Sums are over the clients whose memory is kept, so that what they tell of it adds up.
+and the round's tally. A method declares the vectors that it uses beside the model:
+
+    memory   a client keeps them from one job to its next: ``Update.memory``, ``Job.remembered``
+    extra    clients send them; the server gets their mean by |T| in ``Tally.extra``
+    sums     names of those extra vectors that are summed instead, without weights, in ``Tally.sums``: over the clients
+             whose memory is kept, so that the sum of changes of memory is the change of the sum
+    sends    names of the server's own vectors (``State.slots``) that clients receive in ``Plan.slots``
 """
 
 from __future__ import annotations
@@ -21,30 +24,30 @@ from fedtuner.errors import SpecError, brief, suggest
 from fedtuner.rng import Generator
 from fedtuner.space import Config, Space, Value
 
-Shape = str | tuple[int, ...]  # a shape, or "trainable" or "all": a vector as long as that part of w
+Shape = str | tuple[int, ...]  # a shape; or "trainable" or "all", for vectors as long as that part of w
 
 
 @dataclass(frozen=True)
 class Update:
-    """What local training gives back."""
+    """The result of local training."""
 
     w: Vector
-    extra: Vectors = field(default_factory=dict)  # further vectors for the aggregation
+    extra: Vectors = field(default_factory=dict)  # vectors for the aggregation beside w
     memory: Vectors = field(default_factory=dict)  # what the client keeps for its next job
-    personal: Vector | None = None  # the model that the personalized objective validates; None is w
+    personal: Vector | None = None  # the model that is validated after training; None: w
 
 
 @dataclass(frozen=True)
 class Server:
-    """What aggregation starts from: the model (its trainable part), the server's slots, the round from 0."""
+    """The server before an aggregation: the trainable part of the model, the slots, the number of rounds before."""
 
     w: Vector
     slots: Vectors
     round: int
-    population: int  # all clients there are, not only the round's
+    population: int  # number of all clients, not only the round's
     optimiser: Optimiser
     progress: float = 0.0  # the part of the arm's horizon that is done
-    scale: float = 1.0  # factor of the step: below 1 while the step cools
+    scale: float = 1.0  # factor of the step size: below 1 in the last part of the horizon, with ``cooling``
 
     def step(self, change: Vector, tally: Tally, b: Config) -> tuple[Vector, Vectors]:
         """Return the model and slots after one step of the server's optimiser along ``change``."""
@@ -53,7 +56,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Local:
-    """What local training sees of a client."""
+    """A client as its local training sees it."""
 
     trainer: Trainer
     train: Sized
@@ -68,7 +71,7 @@ class Local:
         return len(self.train)
 
     def batches(self, epochs: int, batch: int) -> Iterator[Rows]:
-        """Yield the rows of each batch: a fresh permutation every epoch, the last batch as small as it comes."""
+        """Yield the rows of each batch: a new permutation every epoch, whose last batch may be smaller."""
         for _ in range(epochs):
             order = self.rng.permutation(self.examples)
             for start in range(0, self.examples, batch):
@@ -77,13 +80,13 @@ class Local:
                     yield rows
 
     def gradient(self, w: Vector, rows: Rows) -> Vector:
-        """Return the gradient of the mean loss on these rows; the array is the caller's until the next call."""
+        """Return the gradient of the mean loss on these rows, in an array that the next call may overwrite."""
         return self.trainer.gradient(w, rows)
 
     def full_gradient(self, w: Vector, most: int = 1024) -> Vector:
-        """Return the gradient of the mean loss over all training examples, as a new array; 0 where these are too few.
+        """Return the gradient of the mean loss over all training examples, as a new array; 0 if they are too few.
 
-        It is taken in chunks of up to ``most`` rows, as equal as can be: none is too small to train on.
+        It is computed in chunks of almost equal size of at most ``most`` rows, so that none is too small to train on.
         """
         total = np.zeros(self.trainable, np.float32)
         if self.examples < self.smallest_batch:
@@ -105,7 +108,7 @@ class Optimiser:
     paper: str
     step: Callable[[Server, Vector, Tally, Config], tuple[Vector, Vectors]]
     hypers: Mapping[str, Hyper] = field(default_factory=dict)
-    extra: Callable[[Vector], Vectors] = _nothing  # what a client adds, given its change of what is trainable; averaged
+    extra: Callable[[Vector], Vectors] = _nothing  # vectors that a client sends, computed from its change; averaged
 
 
 @dataclass(frozen=True)
@@ -121,17 +124,19 @@ class Method:
     optimisers: Mapping[str, Optimiser]  # by the values of the server's hyperparameter "optimiser"
     sends: tuple[str, ...] = ()  # the server's slots that travel to the clients
     extra: Mapping[str, Shape] = field(default_factory=dict)
-    sums: tuple[str, ...] = ()  # those of extra that are added up instead of averaged
+    sums: tuple[str, ...] = ()  # those of extra that are summed instead of averaged
     memory: Mapping[str, Shape] = field(default_factory=dict)
-    plain: bool = False  # whether a ``Learner``'s own training can stand in for its local training
-    given: frozenset[str] = frozenset()  # the server's defaults that were given: those of an optimiser leave them
+    plain: bool = False  # whether a ``Learner``'s own training may replace its local training
+    given: frozenset[str] = (
+        frozenset()
+    )  # the server's defaults that ``with_defaults`` was given: an optimiser's do not replace them
 
     def optimiser(self, b: Config) -> Optimiser:
         """Return the server optimiser that a configuration names."""
         return self.optimisers[str(b["optimiser"])]
 
     def with_defaults(self, client: Config | None = None, server: Config | None = None) -> Method:
-        """Return the same method with other default values; another optimiser brings its own for what is not given.
+        """Return the method with other default values; another optimiser brings its own for those not given.
 
         >>> from fedtuner import methods
         >>> methods.fedavg.with_defaults(client={"lr": 0.5}).client["lr"].default
@@ -152,18 +157,18 @@ class Method:
         )
 
     def with_optimiser(self, optimiser: Optimiser) -> Method:
-        """Return the same method with one's own server optimiser, and what it reads, as the default."""
+        """Return the method with a new server optimiser, and its hyperparameters, as the default."""
         known = {**self.optimisers, optimiser.name: optimiser}
-        return replace(self, optimisers=known)._by(optimiser.name)
+        return replace(self, optimisers=known)._default_to(optimiser.name)
 
     def stepping_by(self, name: str) -> Method:
-        """Return the same method with another of its optimisers as the default.
+        """Return the method with another of its optimisers as the default.
 
-        What the optimiser reads has its defaults and ranges, but for defaults that were given.
+        The optimiser's hyperparameters get its defaults and ranges, except those that ``with_defaults`` was given.
         """
-        return self if self.server["optimiser"].default == name else self._by(name)
+        return self if self.server["optimiser"].default == name else self._default_to(name)
 
-    def _by(self, name: str) -> Method:
+    def _default_to(self, name: str) -> Method:
         options = replace(self.server["optimiser"], default=name, options=tuple(self.optimisers))
         reads = {k: hyper for k, hyper in self.optimisers[name].hypers.items() if k not in self.given}
         return replace(self, server={**self.server, **reads, "optimiser": options})
@@ -175,7 +180,7 @@ def defaults(hypers: Mapping[str, Hyper]) -> dict[str, Value]:
 
 
 def default_space(method: Method, of_model: Mapping[str, Hyper]) -> Space:
-    """Return the space that is tuned when none is given: the method's own and the model's."""
+    """Return the space that is tuned when none is given: the method's and the model's hyperparameters."""
     return Space(
         client={name: hyper.domain for name, hyper in {**method.client, **of_model}.items() if hyper.domain},
         server={name: hyper.domain for name, hyper in method.server.items() if hyper.domain},

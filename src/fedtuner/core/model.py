@@ -1,7 +1,7 @@
-"""What is learned: a model as a vector ``w``, and what a server, a client and an engine need of it.
+"""The model as a vector ``w``, and the protocols of what a server, a client and an engine need of it.
 
-The first ``trainable`` entries of ``w`` have gradients. The rest are statistics that training changes on the side
-(batch-norm's running means); the server averages them.
+The first ``trainable`` entries of ``w`` have gradients. The rest are statistics, such as batch-norm's running means,
+which the server averages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedtuner.space import Config, Domain, Value
 Vector = NDArray[np.float32]
 Vectors = Mapping[str, Vector]
 Rows = NDArray[np.int64]
-LARGE = 1 << 16  # entries of a vector whose copies cost more than a look at whether they are needed
+LARGE = 1 << 16  # entries; above this, copies are avoided
 CHECKED = 16  # steps of local training between two checks that w is finite
 
 
@@ -37,7 +37,7 @@ class Metrics:
 
     @property
     def finite(self) -> bool:
-        """Whether there is a loss and it is a number."""
+        """Whether the loss is finite."""
         return math.isfinite(self.loss)
 
 
@@ -46,7 +46,7 @@ NOTHING = Metrics(math.nan, math.nan, 0)
 
 @dataclass(frozen=True)
 class Metric:
-    """What an error is: its name, and the error of a model that is not made of numbers."""
+    """The error measure: its name, and the error of a model that is not finite."""
 
     name: str = "error"
     worst: float = 1.0  # 1 where errors are rates, else infinity
@@ -54,23 +54,23 @@ class Metric:
 
 @dataclass(frozen=True)
 class Part:
-    """A named piece of w: its shape as it is stored, and the order of axes that makes it the tensor of that name."""
+    """A named piece of w: its shape in w, and the order of axes that gives the tensor of that name."""
 
     name: str
     shape: tuple[int, ...]
-    axes: tuple[int, ...] = ()  # none: stored as it is
+    axes: tuple[int, ...] = ()  # none: w has the tensor's own order
 
     @property
     def size(self) -> int:
-        """How many entries of w it has."""
+        """Number of entries."""
         return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
 class Hyper:
-    """A hyperparameter: what it is tuned over by default, its untuned value, and the values that are legal at all."""
+    """A hyperparameter: its default domain, its default value, and its legal values."""
 
-    domain: Domain | None  # None: kept at its default unless a space names it
+    domain: Domain | None  # None: not tuned unless a space names it
     default: Value
     low: float = -math.inf
     high: float = math.inf
@@ -101,12 +101,12 @@ class Model(Protocol):
 
     @property
     def trainable(self) -> int:
-        """How many entries of w, from the first, have gradients."""
+        """Number of entries with gradients: the first of w."""
         ...
 
     @property
     def metric(self) -> Metric:
-        """What its error is."""
+        """Its error measure."""
         ...
 
     @property
@@ -116,31 +116,31 @@ class Model(Protocol):
 
     @property
     def shaping(self) -> tuple[str, ...]:
-        """Those hyperparameters that change the model's shape (an activation, a width); all shapes share one w."""
+        """Those of its hyperparameters that are architectural (an activation, a width); all shapes share one w."""
         ...
 
     @property
     def smallest_batch(self) -> int:
-        """Batches smaller than this are skipped (batch-norm cannot train on one example)."""
+        """Smaller batches are skipped (batch-norm cannot train on one example)."""
         ...
 
     @property
     def own_training(self) -> bool:
-        """Whether clients train it by code of their own, which reads the client hyperparameters: a ``Learner``."""
+        """Whether the user's code trains it, with hyperparameters of its own: a ``Learner``."""
         ...
 
     @property
     def device(self) -> Any:
-        """Where models are trained; prints as ``cpu``, ``cuda`` or the like."""
+        """Where it is trained; prints as ``cpu``, ``cuda`` or the like."""
         ...
 
     @property
     def start(self) -> Vector | None:
-        """The w that every arm begins from; None: each begins from an ``initial`` one."""
+        """The w that every arm begins from; None: ``initial`` gives it."""
         ...
 
     def initial(self, seed: int) -> Vector:
-        """Return a fresh w."""
+        """Return initial weights."""
         ...
 
     def layout(self) -> list[Part]:
@@ -153,14 +153,14 @@ class Model(Protocol):
 
 
 class Learner(Model, Protocol):
-    """A model that is trained by code of its own; ``data`` is whatever ``prepare`` returns, and has a length."""
+    """A model with its own training code; ``data`` is what ``prepare`` returns, and has a length."""
 
     def prepare(self, split: Any) -> Sized:
         """Return a client's split in the form that ``fit`` and ``evaluate`` take."""
         ...
 
     def fit(self, w: Vector, data: Any, config: Config, seed: int) -> Vector:
-        """Return w after local training on a split, as a new array."""
+        """Return w after local training on a split."""
         ...
 
     def evaluate(self, w: Vector, data: Any, config: Config) -> Metrics:
@@ -168,20 +168,20 @@ class Learner(Model, Protocol):
         ...
 
     def on(self, device: str) -> Learner:
-        """Return the same on another device."""
+        """Return a copy on another device."""
         ...
 
 
 class Trainer(Protocol):
     """Gradients of the loss on one split of a client, under one configuration.
 
-    ``key`` names the draw of dropout masks and the like: the same key gives the same ones; None takes the next.
+    ``key`` names the draw of dropout masks and the like: equal keys give equal masks; None draws new ones.
     """
 
     def gradient(self, w: Vector, rows: Rows, key: int | None = None) -> Vector:
         """Return the gradient of the mean loss on these rows with respect to ``w[:trainable]``.
 
-        The array is the caller's to overwrite, until the next call. Statistics in ``w[trainable:]`` may be updated.
+        The caller may overwrite the array; the next call may, too. Statistics in ``w[trainable:]`` may be updated.
         """
         ...
 
@@ -193,7 +193,7 @@ class Trainer(Protocol):
         ...
 
     def on(self, data: Any) -> Trainer:
-        """Return the same for another split of the client."""
+        """Return a trainer for another split of the client."""
         ...
 
     def sgd(self, w: Vector, g: Vector, velocity: Vector | None, rates: Rates) -> None:
@@ -210,7 +210,7 @@ class Trainer(Protocol):
 
 @dataclass(frozen=True)
 class Rates:
-    """What a step of SGD is scaled by."""
+    """The hyperparameters of a step of SGD."""
 
     lr: float
     momentum: float = 0.0
@@ -244,7 +244,7 @@ class NumPySteps:
 
 
 class Task(Model, Protocol):
-    """A model and its loss, for methods that work with gradients. ``data`` is whatever ``prepare`` returns."""
+    """A model and its loss, for methods that use gradients. ``data`` is what ``prepare`` returns."""
 
     def prepare(self, split: Any) -> Sized:
         """Return a client's split in the form that ``training`` and ``evaluate`` take."""
@@ -259,12 +259,12 @@ class Task(Model, Protocol):
         ...
 
     def on(self, device: str) -> Task:
-        """Return the same on another device."""
+        """Return a copy on another device."""
         ...
 
 
 class ModelDefaults:
-    """What a model of one's own has unless it says otherwise: a base class for tasks and learners."""
+    """Defaults for tasks and learners: a base class."""
 
     metric = Metric()
     hyperparameters: Mapping[str, Hyper] = {}
@@ -284,10 +284,9 @@ class ModelDefaults:
 
 
 def beyond(values: Sequence[float]) -> float:
-    """Return a value that is clearly worse than all of these: what one counts as that is not a number.
+    """Return a value that is clearly worse than all of these, to stand for one that is not a number.
 
-    It lies above the largest by the size of that one, by the spread of all or by 1, whichever is most: by no less, in
-    whatever units, than any of them is above another.
+    It is the largest plus the maximum of 1, the largest's absolute value and the difference of largest and smallest.
 
     >>> beyond([2.0, 5.0]), beyond([-0.5, 0.25]), beyond([1000.0])
     (10.0, 1.25, 2000.0)
@@ -297,12 +296,12 @@ def beyond(values: Sequence[float]) -> float:
 
 
 def finite(*vectors: Vector) -> bool:
-    """Return whether all entries are numbers."""
+    """Return whether all entries are finite."""
     return all(map(_finite, vectors))
 
 
 def _finite(v: Vector) -> bool:
-    if v.size >= LARGE:  # a finite sum has finite terms and needs no memory; one that is not may have been too large
+    if v.size >= LARGE:  # if the sum is finite, so are all entries; else look at them, as the sum may have overflowed
         with np.errstate(over="ignore", invalid="ignore"):
             if math.isfinite(v.sum()):
                 return True
@@ -310,7 +309,7 @@ def _finite(v: Vector) -> bool:
 
 
 def named(w: Vector, layout: Iterable[Part]) -> dict[str, Vector]:
-    """Return the tensors that w is made of, by their names; views of w where it stores them as they are."""
+    """Return the tensors of w by name; views of w where their order of axes is that of w."""
     tensors, start = {}, 0
     for part in layout:
         stored = w[start : start + part.size].reshape(part.shape)

@@ -1,9 +1,9 @@
-"""The records of a study: all that travels between the schedule, the server and its clients. All are frozen.
+"""The records that the schedule, the server and its clients exchange. All are frozen.
 
-Arm     the hyperparameters of one training        State   an arm after some round
-Plan    what all clients of a round are sent       Job     what one client is sent beside it
+Arm     the hyperparameters of one training        State   an arm after a number of rounds
+Plan    what all clients of a round receive        Job     what one client receives besides
 Report  what a client sends back                   Tally   what the server makes of a round's reports
-Record  what is kept of a round                    Key     (arm, round): the name of a state
+Record  what the journal keeps of a round          Key     (arm, round): the name of a state
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ Key = tuple[int, int]  # (arm, round)
 
 @dataclass(frozen=True)
 class Arm:
-    """The hyperparameters of one training: the server's b, and the client configuration that its tuner starts from."""
+    """The hyperparameters of one federated training: the server's b, and the client configuration c_1."""
 
     id: int
     client: Config
     server: Config
-    parent: Key | None = None  # the state that it goes on from; None: it begins with fresh weights
-    horizon: int | None = None  # the round at which its training ends, if that is known from the start
+    parent: Key | None = None  # the state that it continues; None: it begins with new weights
+    horizon: int | None = None  # the round at which its training ends, where the schedule knows it
 
 
 @dataclass(frozen=True)
 class Blob:
-    """The name under which the store keeps a client's vectors that are too large for a state."""
+    """The name of a client's memory in the store, where it is too large for the state."""
 
     arm: int
     client: int
@@ -48,20 +48,20 @@ Memory = Mapping[int, Vectors | Blob]  # by client
 
 @dataclass(frozen=True)
 class State:
-    """An arm after ``round`` rounds: saving it saves everything."""
+    """An arm after ``round`` rounds; no other file or object is needed to continue it."""
 
     round: int
     w: Vector
-    belief: Any  # the tuner's
-    slots: Vectors = field(default_factory=dict)  # the server's vectors
-    memory: Memory = field(default_factory=dict)  # the clients' vectors
-    ended: str = ""  # why it gets no more rounds: "diverged", "stalled"; empty while it can go on
-    broken: int = 0  # rounds in a row, up to this one, in which every update was broken
+    belief: Any  # what the tuner has learned; FedEx: candidates and theta
+    slots: Vectors = field(default_factory=dict)  # the server's vectors, such as momentum
+    memory: Memory = field(default_factory=dict)  # vectors that clients keep between rounds
+    ended: str = ""  # "diverged" or "stalled": it gets no more rounds; empty otherwise
+    broken: int = 0  # latest rounds in a row in which all updates were broken (not finite)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A client configuration that a client is to use, and the label by which the tuner knows it."""
+    """A client configuration, and its label: the number by which the tuner knows it."""
 
     label: int
     config: Config
@@ -69,20 +69,20 @@ class Choice:
 
 @dataclass(frozen=True)
 class Job:
-    """What one client is sent. The first choice trains the model; what others would give is only measured."""
+    """What one client receives. Its update is that of the first choice; further choices are only measured."""
 
     client: int
     choices: tuple[Choice, ...]
-    memory: Vectors | Blob = field(default_factory=dict)  # what the client remembers of its last job
+    memory: Vectors | Blob = field(default_factory=dict)  # what it kept from its last job
 
     @property
     def config(self) -> Config:
-        """The configuration that trains the model: c."""
+        """c: the first choice."""
         return self.choices[0].config
 
     @property
     def remembered(self) -> Vectors:
-        """What the client remembers; whoever does the work has fetched it from the store's blobs."""
+        """The client's memory, which ``memory.fetch`` has read if it is a blob."""
         if isinstance(self.memory, Blob):
             raise SpecError(f"{self.memory} must be fetched from the store before the work")
         return self.memory
@@ -90,23 +90,23 @@ class Job:
 
 @dataclass(frozen=True)
 class Plan:
-    """One round of one arm: what all its clients are sent, and a job for each."""
+    """One round of one arm: what all its clients receive, and a job for each."""
 
     seed: int
     arm: int
-    round: int  # rounds done before this one
-    split: str  # the data that models are validated on
-    server: Config  # b: some methods' local training must know it
-    progress: float  # the part of the arm's horizon that is done; 0 without a horizon
+    round: int  # number of rounds before this one
+    split: str  # the clients' data on which models are validated
+    server: Config  # b, for methods whose local training reads it
+    progress: float  # the part of the arm's horizon that is done, from 0 to 1; 0 without a horizon
     w: Vector
     slots: Vectors
     jobs: tuple[Job, ...]
 
     def report(self, job: Job, w: Vector, examples: int, *measured: tuple[Metrics, Metrics]) -> Report:
-        """Return the report of a client whose training gave ``w``: for training loops outside fedtuner.
+        """Return the report of a client that trained to ``w``: for training loops outside fedtuner.
 
-        ``examples`` is |T|; ``measured`` are the metrics on validation data before and after local training, for each
-        of the job's choices.
+        ``examples`` is |T|. ``measured`` has, for each of the job's choices, the validation metrics before and after
+        local training.
         """
         count = operator.index(examples)
         checks.whole("examples", count, 0)
@@ -114,7 +114,7 @@ class Plan:
         return Report(job.client, change, {}, {}, count, self.tried(job, *measured), finite(change))
 
     def tried(self, job: Job, *measured: tuple[Metrics, Metrics]) -> tuple[Tried, ...]:
-        """Return what a client measured, before and after, with each of the job's choices: what a tuner values."""
+        """Return a client's metrics before and after local training with the labels of the job's choices."""
         if len(measured) != len(job.choices):
             raise SpecError(f"{len(measured)} pairs of metrics, but the job has {len(job.choices)} choices")
         return tuple(Tried(c.label, *pair) for c, pair in zip(job.choices, measured, strict=True))
@@ -128,20 +128,20 @@ class Plan:
         values: Mapping[int, tuple[float, float]],
         reported: int | None = None,
     ) -> Tally:
-        """Return the tally of a round whose reports were added up elsewhere: for servers outside fedtuner.
+        """Return the tally of a round whose reports were aggregated elsewhere: for servers outside fedtuner.
 
-        ``change`` is the mean of w_i - w by |T|, None if nobody trained; ``examples`` the sum of |T|; ``before`` and
-        ``after`` are means by |V|. ``values`` are, by label, what ``tuner.value`` says of those who tried it: the mean
-        by |V|, and the sum of |V|. All who were asked count as ``reported`` unless it is said.
+        ``change`` is the mean of w_i - w by |T|, None if nobody trained; ``examples`` is the sum of |T|; ``before`` and
+        ``after`` are means by |V|. ``values`` has for each label the mean of ``tuner.value`` by |V| over the clients
+        that tried it, and the sum of their |V|. ``reported`` is by default the number of jobs.
         """
-        there = len(self.jobs) if reported is None else reported
+        reported = len(self.jobs) if reported is None else reported
         configs = {choice.label: choice.config for job in self.jobs for choice in job.choices}
-        odd = sorted(set(values) - set(configs))
-        if odd:
-            raise SpecError(f"values of the labels {odd}, but the plan has {sorted(configs)}")
+        unknown = sorted(set(values) - set(configs))
+        if unknown:
+            raise SpecError(f"values of the labels {unknown}, but the plan has {sorted(configs)}")
         seen = tuple(Seen((j,), (value,), weight, (configs[j],)) for j, (value, weight) in sorted(values.items()))
         return Tally(
-            asked=len(self.jobs), reported=there, trained=there, examples=examples, trainings=there,
+            asked=len(self.jobs), reported=reported, trained=reported, examples=examples, trainings=reported,
             change=None if change is None else self._fitting(change, "change"), before=before, after=after, seen=seen,
         )  # fmt: skip
 
@@ -158,10 +158,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class Tried:
-    """What a client measured with one configuration, before and after local training."""
+    """A client's validation metrics with one configuration, before and after local training."""
 
     label: int
-    before: Metrics  # of the server's model on the client's validation data; its count is |V|
+    before: Metrics  # of the server's model; its count is |V|
     after: Metrics  # of the model after local training
 
 
@@ -171,11 +171,11 @@ class Report:
 
     client: int
     change: Vector  # w_i - w
-    extra: Vectors  # further vectors for the aggregation
+    extra: Vectors  # vectors for the aggregation beside the change
     memory: Vectors  # what the client keeps for its next job
     examples: int  # |T|
-    tried: tuple[Tried, ...]  # one for each of the job's choices; the first is that of the change
-    finite: bool  # whether all entries of change and extra are finite
+    tried: tuple[Tried, ...]  # one for each of the job's choices; the change comes from the first
+    finite: bool  # whether change and extra are finite
 
     @property
     def before(self) -> Metrics:
@@ -190,7 +190,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a tuner learns from: labels of configurations and their values, of one client or the mean of several."""
+    """What a tuner learns from: labels and values of configurations, of one client or as the mean of several."""
 
     labels: tuple[int, ...]
     values: tuple[float, ...]
@@ -213,26 +213,25 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Tally:
-    """A round's reports as the server uses them.
-
-    Means of vectors weigh clients by |T|, means of metrics by |V|.
-    """
+    """A round's reports as the server uses them: means of vectors by |T|, means of metrics by |V|."""
 
     asked: int = 0
     reported: int = 0
-    broken: int = 0  # reported an update that is not finite
+    broken: int = 0  # updates that were not finite
     bounded: int = 0  # reports that a screen has changed or dropped
-    trained: int = 0  # clients whose change is in the mean
-    examples: int = 0  # sum of |T| over those who sent a finite update
+    trained: int = 0  # clients whose change is in the mean: the update is finite and |T| > 0
+    examples: int = 0  # sum of |T| over the finite updates
     trainings: int = 0  # local trainings done: one per client and configuration tried
-    change: Vector | None = None  # mean change of w; None: nobody trained
+    change: Vector | None = None  # mean of w_i - w; None: nobody trained
     extra: Vectors = field(default_factory=dict)  # means
-    sums: Vectors = field(default_factory=dict)  # sums over clients, without weights, of what the method declares
+    sums: Vectors = field(
+        default_factory=dict
+    )  # unweighted sums of the extra vectors that the method names in ``sums``
     before: Metrics = NOTHING
     after: Metrics = NOTHING
-    seen: tuple[Seen, ...] = ()  # per client in plan order; where only sums are known, one per label
+    seen: tuple[Seen, ...] = ()  # one per client in plan order; one per label where the server sees only sums
     memory: Mapping[int, Vectors] = field(default_factory=dict)
-    rows: tuple[Row, ...] = ()  # per client; empty where only sums are known
+    rows: tuple[Row, ...] = ()  # one per client; empty where the server sees only sums
 
 
 @dataclass(frozen=True)
@@ -240,8 +239,8 @@ class Summary:
     """What a record keeps of a tuner's belief."""
 
     entropy: float = 0.0  # in nats
-    mode: int = 0  # the label of the most probable configuration, and its probability
-    confidence: float = 1.0
+    mode: int = 0  # label of the most probable configuration
+    confidence: float = 1.0  # its probability
 
 
 @dataclass(frozen=True)
@@ -250,21 +249,21 @@ class Record:
 
     arm: int
     round: int
-    clients: int  # planned
+    clients: int  # in the plan
     dropped: int  # did not report
-    broken: int  # reported an update that is not finite
+    broken: int  # updates that were not finite
     bounded: int  # reports that a screen has changed or dropped
-    examples: int  # |T| of those aggregated
-    validated: int  # |V| of those who reported
+    examples: int  # sum of |T| over the finite updates
+    validated: int  # sum of |V| over the reports
     trainings: int  # local trainings done
-    loss_before: float  # |V|-weighted means before local training (global) and after it (personalized)
+    loss_before: float  # means by |V|, before local training (global) and after it (personalized)
     loss_after: float
     error_before: float
     error_after: float
-    loss: float  # of the target (global or personalized), by which arms are compared; infinite once diverged
+    loss: float  # of the study's target, global or personalized; infinite once the arm has diverged
     error: float
     entropy: float  # of theta after the round, in nats
-    mode: int  # theta's most probable candidate, and its probability
-    confidence: float
+    mode: int  # theta's most probable candidate
+    confidence: float  # its probability
     diverged: bool
-    rows: tuple[Row, ...] = ()  # per client, where it is known
+    rows: tuple[Row, ...] = ()  # one per client; empty where the server sees only sums

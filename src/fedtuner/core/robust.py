@@ -1,7 +1,8 @@
-"""Robust means: a coordinate's median, or its mean without the extremes, in place of the mean by |T|.
+"""Robust aggregation: the coordinate-wise median or trimmed mean of updates in place of the mean by |T|.
 
-Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML 2018. Every client counts
-the same, whatever number of examples it reports. Both must see every single update, so secure sums cannot carry them.
+Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML 2018. All updates have the
+same weight, whatever number of examples their clients report; metrics keep their mean by |V|. Both need every single
+update, so they do not work with secure aggregation.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ class Median:
 
     def __call__(self, plan: Plan, reports: Reports) -> Tally:
         """Return the tally with medians in place of means of vectors."""
-        return _with(plan, reports, lambda rows: np.asarray(np.median(rows, axis=0), np.float32))
+        return _tally(plan, reports, lambda rows: np.asarray(np.median(rows, axis=0), np.float32))
 
 
 @dataclass(frozen=True)
 class Trimmed:
-    """The mean of each coordinate without a share of its largest and of its smallest values."""
+    """The mean of each coordinate without its largest and smallest values."""
 
     kind: ClassVar[str] = "trimmed"
-    share: float = 0.1  # cut off at either end
+    share: float = 0.1  # of the values, left out at either end
     each = True
 
     def __post_init__(self) -> None:
@@ -47,14 +48,14 @@ class Trimmed:
 
     def __call__(self, plan: Plan, reports: Reports) -> Tally:
         """Return the tally with trimmed means of vectors."""
-        return _with(plan, reports, self._trim)
+        return _tally(plan, reports, self._trim)
 
     def _trim(self, rows: NDArray[np.float32]) -> Vector:
         cut = int(self.share * len(rows))
         return np.asarray(np.sort(rows, axis=0)[cut : len(rows) - cut].mean(axis=0), np.float32)
 
 
-def _with(plan: Plan, reports: Reports, middle: Middle) -> Tally:
+def _tally(plan: Plan, reports: Reports, middle: Middle) -> Tally:
     trained = [r for r in reports if r is not None and r.finite and r.examples]
     tally = mean(plan, reports)
     if not trained:

@@ -1,14 +1,20 @@
 """One communication round of one arm: plan -> work -> tally -> settle.
 
-Khodak et al., "Federated Hyperparameter Tuning", NeurIPS 2021, Algorithms 1 to 3. ``plan`` draws a cohort and, for each
-of its clients, a configuration from the tuner's belief; ``work`` is a client's: validate the server's model, train
-locally (Loc_c), validate again; ``tally`` makes means of the reports; ``settle`` steps the model (Agg_b), lets the
-tuner learn, and records what happened. All four are pure functions of their arguments.
+Khodak et al., "Federated Hyperparameter Tuning", NeurIPS 2021: Algorithm 2 (FedEx), which is also the inner loop of
+Algorithms 1 and 3. Their outer loop, over arms and eliminations, is in ``schedules``.
 
-An arm without FedEx is an arm whose tuner is ``none``. An arm gets no further rounds once its model is not finite
-("diverged"), with an infinite score, or once every update has been broken for ``STALL`` rounds in a row ("stalled"), or
-for as many as its tuner has configurations to choose from; its score is then what its rounds say. Rounds in which
-nobody trained for other reasons do not count. A round in which nobody validated has no score (NaN).
+    plan     the server draws a cohort and, for each of its clients, a configuration c from the tuner's belief (theta)
+    work     a client validates the server's model w, trains it to w_i = Loc_c(T_i, w), and validates w_i
+    tally    the server takes means over the clients' reports
+    settle   w becomes Agg_b(w, tally); the tuner updates its belief; the round's record is made
+
+None of the four has side effects. An arm without FedEx has the tuner ``none``, with one configuration.
+
+An arm *ends* before its last round in two cases. It has *diverged* once its model is not finite: its score is then
+infinite. It has *stalled* once all updates of ``STALL`` rounds in a row were broken (not finite), or of as many rounds
+as its tuner has configurations, if these are more: it then keeps the score of its rounds. A round that nobody trained
+in for another reason neither adds to these rounds nor interrupts them. A round that nobody validated in has no score
+(NaN).
 """
 
 from __future__ import annotations
@@ -31,18 +37,18 @@ from fedtuner.errors import ClientError, TaskError
 from fedtuner.rng import number, stream
 from fedtuner.space import Config
 
-STALL = 10  # rounds in a row in which every update is broken, after which an arm gets no more
+STALL = 10  # rounds
 
 
 @dataclass(frozen=True)
 class Round:
-    """The rounds of a study's arms, on a federation."""
+    """The four stages of a round, for all arms of a study."""
 
     setup: Setup
     federation: Federation
 
     def begin(self, arm: Arm, parent: State | None = None, start: Vector | None = None) -> State:
-        """Return an arm before its first round: from its parent's state, from given weights, or from fresh ones."""
+        """Return an arm's state before its first round: its parent's, or round 0 with ``start`` or new weights."""
         setup = self.setup
         belief = setup.tuner.begin(arm, setup.space, setup.seed, None if parent is None else parent.belief)
         if parent is not None:
@@ -52,9 +58,9 @@ class Round:
         return State(0, w, belief)
 
     def plan(self, arm: Arm, state: State, present: Sequence[int]) -> Plan:
-        """Return the round's plan: a cohort of distinct clients, and what the tuner chooses for each.
+        """Return the round's plan: a cohort of distinct clients, and the tuner's choices for each.
 
-        The cohort is drawn from the clients who are present; with fewer than asked for, it is all of them.
+        The cohort is drawn from the clients who are present; it is all of them if they are fewer than its size.
         """
         setup, t = self.setup, state.round
         who = ("shared",) if setup.cohorts == "shared" else ("arm", arm.id)
@@ -66,7 +72,7 @@ class Round:
         return self._plan(arm, state, "valid", jobs)
 
     def survey(self, arm: Arm, state: State, clients: Sequence[int], split: str, config: str = "mode") -> Plan:
-        """Return the plan of an evaluation: each client with the tuner's best, or with a draw of its own from theta."""
+        """Return the plan of an evaluation: with the tuner's best configuration, or ("sample") draws from theta."""
         setup, jobs = self.setup, []
         candidates, theta = setup.tuner.offers(state.belief)
         edges = np.cumsum(theta)
@@ -90,9 +96,10 @@ class Round:
         return work(self.setup.method, cast(HasData, self.federation), plan, job)
 
     def completed(self, plan: Plan, report: Report) -> Report:
-        """Return a report of ``plan.report`` with what ``work`` adds to one.
+        """Return a report that ``Plan.report`` made, with what ``work`` would have added.
 
-        That is what the server's optimiser has clients add, and the worst values where metrics are not numbers.
+        These are the vectors that the server's optimiser needs of each client, and the worst values for metrics that
+        are not numbers.
         """
         model, worst = self.federation.model, self.federation.model.metric.worst
         with np.errstate(over="ignore", invalid="ignore"):
@@ -104,25 +111,25 @@ class Round:
         return replace(report, extra={**extra, **report.extra}, tried=tried, finite=sound)
 
     def tally(self, plan: Plan, reports: Reports) -> Tally:
-        """Return what the server makes of a round's reports, which are in plan order; None did not answer."""
+        """Return the tally of a round's reports, in plan order; None stands for a client that did not answer."""
         return self.combine(plan, reports, self.screen(plan, reports))
 
     def screen(self, plan: Plan, reports: Reports) -> list[Report | None]:
-        """Return the reports as the study's screens leave them."""
+        """Return the reports after the study's screens; None where one is dropped."""
         screened = list(reports)
         for screen in self.setup.screens:
             screened = screen(plan, screened)
-        return [self._again(plan, a, b) for a, b in zip(reports, screened, strict=True)]
+        return [self._with_extra(plan, a, b) for a, b in zip(reports, screened, strict=True)]
 
-    def _again(self, plan: Plan, given: Report | None, screened: Report | None) -> Report | None:
-        """Return a screened report; what the server's optimiser asks of a change is that of the screened one."""
+    def _with_extra(self, plan: Plan, given: Report | None, screened: Report | None) -> Report | None:
+        """Return a screened report with the vectors that the server's optimiser needs, computed from the new change."""
         if given is None or screened is None or screened.change is given.change:
             return screened
         extra = self.setup.method.optimiser(plan.server).extra(screened.change[: self.federation.model.trainable])
         return replace(screened, extra={**screened.extra, **extra}) if extra else screened
 
     def combine(self, plan: Plan, reports: Reports, screened: Reports) -> Tally:
-        """Return the tally of reports that were screened."""
+        """Return the tally of ``screened``; ``reports`` are the same before the screens, to count the changed ones."""
         setup = self.setup
         arrived = [r for r in screened if r is not None]
         bounded = sum(a is not b for a, b in zip(reports, screened, strict=True))
@@ -149,7 +156,7 @@ class Round:
         )  # fmt: skip
 
     def settle(self, arm: Arm, state: State, tally: Tally) -> tuple[State, Record]:
-        """Return the arm after the round: Agg_b on the model, the tuner's update, and what happened."""
+        """Return the arm's state after the round, and the round's record."""
         tuner = self.setup.tuner
         w, slots = self._aggregate(arm, state, tally)
         belief = tuner.update(state.belief, tally.seen)
@@ -172,13 +179,15 @@ class Round:
         return following, replace(record, loss=loss, error=error)
 
     def _aggregate(self, arm: Arm, state: State, tally: Tally) -> tuple[Vector, Vectors]:
-        """Return the next model and slots: Agg_b on what has gradients, the plain mean on statistics."""
+        """Return the next model and slots: Agg_b on the trainable entries of w, the mean on statistics."""
         if tally.change is None:
             return state.w, state.slots
         method, n = self.setup.method, self.federation.model.trainable
+        done, cooling = progress(arm, state), self.setup.cooling
+        scale = min(1.0, (1 - done) / cooling) if cooling else 1.0
         server = Server(
             state.w[:n], state.slots, state.round, self.federation.population(), method.optimiser(arm.server),
-            done := progress(arm, state), min(1.0, (1 - done) / cooling) if (cooling := self.setup.cooling) else 1.0,
+            done, scale,
         )  # fmt: skip
         with np.errstate(over="ignore", invalid="ignore"):
             head, slots = method.aggregate(server, replace(tally, change=tally.change[:n]), arm.server)
@@ -188,14 +197,14 @@ class Round:
 
 
 def progress(arm: Arm, state: State) -> float:
-    """Return the part of an arm's horizon that is done; 0 where it has none."""
+    """Return the part of an arm's horizon that is done, from 0 to 1; 0 without a horizon."""
     return min(1.0, state.round / arm.horizon) if arm.horizon else 0.0
 
 
 def work(method: Method, federation: HasData, plan: Plan, job: Job) -> Report:
-    """Do one client's work: validate, train locally, validate again; then try what other configurations would give."""
+    """Do one client's work: validate, train, validate again; with each of the job's choices, each time from w."""
     try:
-        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is handled: no warning
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found by ``finite``
             return _work(method, federation, plan, job)
     except Exception as error:
         raise ClientError(
@@ -205,7 +214,7 @@ def work(method: Method, federation: HasData, plan: Plan, job: Job) -> Report:
 
 
 def _work(method: Method, federation: HasData, plan: Plan, job: Job) -> Report:
-    before: dict[Any, Metrics] = {}  # of the server's model, by its shape: configurations may have several
+    before: dict[Any, Metrics] = {}  # of the server's model, by the shape that a configuration gives it
     update, ok, first = _train(method, federation, plan, job, before)
     others = [
         _train(method, federation, plan, replace(job, choices=(choice,)), before)[2] for choice in job.choices[1:]
@@ -218,7 +227,7 @@ def _work(method: Method, federation: HasData, plan: Plan, job: Job) -> Report:
 
 
 def _change(update: Update, w: Vector) -> Vector:
-    """Return w_i - w, in the memory of w_i: a vector of millions of entries is made anew only where it must be."""
+    """Return w_i - w; a large one is written over w_i, unless something else uses its memory."""
     if w.size < LARGE or update.w.base is not None or update.w.dtype != w.dtype:
         return update.w - w
     kept = (w, *update.extra.values(), *update.memory.values())
@@ -228,7 +237,10 @@ def _change(update: Update, w: Vector) -> Vector:
 def _train(
     method: Method, federation: HasData, plan: Plan, job: Job, known: dict[Any, Metrics]
 ) -> tuple[Update, bool, Tried]:
-    """Train with the job's first choice; all of a client's choices see the same batches and dropout."""
+    """Validate, train with the job's first choice, and validate again.
+
+    The random numbers do not depend on the choice: all of a client's choices see the same batches and dropout masks.
+    """
     model = cast(Task, federation.model)
     train, valid = federation.data(job.client, "train"), federation.data(job.client, plan.split)
     config, worst = job.config, model.metric.worst
@@ -250,7 +262,7 @@ def _train(
 
 
 def _fitted(learner: Learner, w: Vector, train: Sized, config: Config, seed: int) -> Vector:
-    """Return what a learner's own code gives, as a vector of ours: it may work in place, or keep what it made."""
+    """Return w after ``learner.fit``; copied before and after, as fit may change its argument or keep its result."""
     made = np.array(learner.fit(w.copy(), train, config, seed), np.float32)
     if made.shape != w.shape:
         raise TaskError(f"fit() returned an array of shape {made.shape}, but w is of shape {w.shape}")
@@ -258,5 +270,5 @@ def _fitted(learner: Learner, w: Vector, train: Sized, config: Config, seed: int
 
 
 def measured(report: Report) -> Report:
-    """Return what an evaluation needs of a report: its metrics, and none of its vectors."""
+    """Return a report of metrics alone: all that an evaluation needs."""
     return replace(report, change=report.change[:0], extra={}, memory={}, examples=0)

@@ -1,7 +1,7 @@
 """Who proposes the arms: the protocol of samplers.
 
-A proposal is a function of the seed, the arm's number and the arms proposed before it with their scores, so that a
-study gets the same arms on any number of workers and after any stop.
+A proposal is a function of the seed, the arm's number, and the earlier arms with their scores: a study has the same
+arms for any number of workers and after any interruption.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ Configs = tuple[dict[str, Value], dict[str, Value]]  # of the client, of the ser
 
 @dataclass(frozen=True)
 class Past:
-    """An arm that was proposed before: what it is and, once it was compared with others, its score at each rung."""
+    """An arm proposed earlier and, once it was compared with others, its score at each rung."""
 
     arm: Arm
-    first: int  # the first of the arms that were started with it: these are proposed without each other's scores
+    first: int  # the lowest number of the arms started together with it, which do not know each other's scores
     scores: Mapping[int, float] = field(default_factory=dict)  # by round; empty while it is running
 
 
 @runtime_checkable
 class Sampler(Protocol):
-    """What proposes the client and the server configuration of arms. A frozen dataclass, or has ``describe()``."""
+    """Proposes client and server configurations of arms. A frozen dataclass, or an object with ``describe()``."""
 
     @property
     def learns(self) -> bool:
-        """Whether proposals depend on the arms before."""
+        """Whether proposals depend on earlier arms."""
         ...
 
     def propose(self, space: Space, seed: int, id: int, first: int, past: Sequence[Past]) -> Configs:
-        """Return a client and a server configuration for arm ``id``, one of those that start with arm ``first``.
+        """Return a client and a server configuration for arm ``id``; ``first`` is the lowest of those started with it.
 
-        ``past`` are the arms proposed before; those that start together with this one have no scores.
+        ``past`` are the earlier arms; those that start together with this one have no scores.
         """
         ...
 

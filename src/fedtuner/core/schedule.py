@@ -1,14 +1,13 @@
 """Which arms run, up to which round, and which survive: the protocol of schedules, and how arms are scored.
 
-A schedule is a value. ``steps()`` is a coroutine that asks for arms to be started and advanced, is sent evidence, and
-returns the winner. It knows neither a seed nor a space, so it can be tested on a table of numbers.
+``Schedule.steps`` is a generator. It yields steps (start these arms, train those up to a round), receives their scores
+as ``Evidence``, and returns the winner. It knows neither seed nor space, so it can be tested on a table of numbers.
 
-Order of scores: lower is better; a score that is not finite (diverged, or never validated) comes after all finite
-ones; equal scores are ordered by the tie-breaker (the arm's other metric) and then by the arm's number.
+Lower scores are better. A score that is not finite (diverged, or never validated) comes after all finite ones. Equal
+scores are ordered by the arm's other metric, then by its number.
 
-A round's loss is infinite where a client's is. An arm whose latest round is such has an infinite score. Once it has
-recovered it can be compared again: in a discounted score its infinite rounds count as clearly worse than all others of
-its own (``beyond`` them), and are forgotten at the rate of the discount.
+A round's loss is infinite if a client's is. An arm's score is infinite while its latest round's is; after that, such
+rounds enter a discounted score as clearly worse than the arm's finite rounds (``beyond``).
 """
 
 from __future__ import annotations
@@ -27,45 +26,47 @@ from fedtuner.rng import stream
 from fedtuner.space import Config, Space
 
 Score = tuple[float, float]  # the score and its tie-breaker
-Change = Callable[[Space, Arm, Rng], tuple[Config, Config]]  # a child's client and server configuration, of its parent
+Change = Callable[
+    [Space, Arm, Rng], tuple[Config, Config]
+]  # gives a child's client and server configuration from its parent's
 METRICS = ("error", "loss")
 TARGETS = ("personalized", "global")
 
 
 @dataclass(frozen=True)
 class Start:
-    """How an arm begins: proposed by the sampler, or from another arm's state, with changed hyperparameters."""
+    """How an arm begins: proposed by the sampler, or as a child that continues another arm's state."""
 
     parent: Key | None = None
-    change: Change | None = None  # None: the parent's own configuration
-    horizon: int | None = None  # the round at which its training will end, if that is known
+    change: Change | None = None  # None: the parent's configuration
+    horizon: int | None = None  # the round at which its training ends, if known
 
 
 @dataclass(frozen=True)
 class Step:
-    """Start some arms, advance some to a round each, then compare them."""
+    """Start arms, then train arms up to a round each, then compare them."""
 
-    until: Mapping[int, int]
-    start: Mapping[int, Start] = field(default_factory=dict)
+    until: Mapping[int, int]  # arm -> round
+    start: Mapping[int, Start] = field(default_factory=dict)  # by arm
     out: tuple[int, ...] = ()  # arms eliminated since the last step
-    keep: tuple[Key, ...] = ()  # states that later steps may name, beside each arm's latest
+    keep: tuple[Key, ...] = ()  # states that later steps may continue, beside each arm's latest
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a schedule is told of the arms that it has advanced."""
+    """What a schedule receives for the arms of a step."""
 
     scores: Mapping[int, Score]
     records: Mapping[int, Sequence[Record]] = field(default_factory=dict)
-    ended: Mapping[int, str] = field(default_factory=dict)  # why an arm gets no more rounds
+    ended: Mapping[int, str] = field(default_factory=dict)  # "diverged" or "stalled", by arm
 
 
 @dataclass(frozen=True)
 class Scoring:
     """How an arm is scored by its rounds."""
 
-    metric: str = "error"  # what arms are compared by: error or loss; the other one breaks ties
-    discount: float = 0.0  # weight of a round's score against the next one's; 0 is the latest round alone
+    metric: str = "error"  # error or loss; the other one breaks ties
+    discount: float = 0.0  # weight of a round relative to the next one; 0: only the latest round counts
 
     def __post_init__(self) -> None:
         checks.one_of("schedule.score", self.metric, METRICS)
@@ -84,7 +85,7 @@ class Scoring:
 
 
 def value_of(record: Record, metric: str, target: str) -> float:
-    """Return what a round says of its arm: the error or loss before local training (global) or after it."""
+    """Return a round's error or loss before local training (global) or after it; infinite if the arm has diverged."""
     if record.diverged:
         return math.inf
     when = "before" if target == "global" else "after"
@@ -92,10 +93,10 @@ def value_of(record: Record, metric: str, target: str) -> float:
 
 
 def discounted(scores: Sequence[float], discount: float) -> float:
-    """Return the mean of an arm's scores by round, each weighing ``discount`` times the next one; 0 is the last alone.
+    """Return the mean of an arm's scores by round, in which each weighs ``discount`` times the next one.
 
-    Rounds in which nobody validated (NaN) are left out; where no other round is left, the score is infinite, as it is
-    after an infinite round. Earlier ones count as clearly worse than the arm's finite rounds.
+    Rounds that nobody validated in (NaN) are left out. The score is infinite if no round is left or the last one is
+    infinite; earlier infinite rounds count as clearly worse than the finite ones.
     """
     known = [s for s in scores if not math.isnan(s)]
     if not known or known[-1] == math.inf:
@@ -116,11 +117,11 @@ def best(scores: Mapping[int, Score], n: int) -> list[int]:
 
 @runtime_checkable
 class Schedule(Protocol):
-    """Decides which arms are started and advanced. A frozen dataclass, so that it can stand in a study.toml."""
+    """Decides which arms start and how long each trains. A frozen dataclass: its fields are those of a study.toml."""
 
     @property
     def budget(self) -> int:
-        """The communication rounds that it may use, over all arms."""
+        """The most communication rounds that it uses, over all arms."""
         ...
 
     @property
@@ -135,16 +136,16 @@ class Schedule(Protocol):
 
     @property
     def needs(self) -> frozenset[str]:
-        """What it reads beside scores: "rows" where it reads single clients' values in records."""
+        """What it reads beside scores: "rows" if it reads single clients' values in records."""
         ...
 
     def steps(self) -> Generator[Step, Evidence, Key]:
-        """Yield steps, be sent the evidence of their arms, and return the winner and the round to take it at."""
+        """Yield steps, receive the evidence of their arms, and return the winner and the round to take it at."""
         ...
 
 
 class Play:
-    """A schedule that is followed: the step whose evidence it waits for or, at its end, the winner."""
+    """A schedule under way: ``step`` waits for its evidence; at the end it is None and there is a ``winner``."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.step: Step | None = None
@@ -153,7 +154,7 @@ class Play:
         self._go(lambda: next(self._steps))
 
     def tell(self, evidence: Evidence) -> None:
-        """Give the step's evidence, and go on to the next step or to the end."""
+        """Give the step's evidence; ``step`` is then the next one."""
         self._go(lambda: self._steps.send(evidence))
 
     def _go(self, move: Callable[[], Step]) -> None:
@@ -167,20 +168,20 @@ class Play:
 class Outline:
     """What a schedule does on random scores. For most schedules only which arms survive depends on the scores."""
 
-    groups: tuple[tuple[int, ...], ...]  # the arms that are started by one step
-    rungs: Mapping[int, tuple[int, ...]]  # the rounds at which an arm is compared while it survives
-    reach: Mapping[int, int]  # the rounds that each arm got
+    groups: tuple[tuple[int, ...], ...]  # the arms started by each step
+    rungs: Mapping[int, tuple[int, ...]]  # by arm: the rounds at which it is compared while it survives
+    reach: Mapping[int, int]  # by arm: the last round
     cost: int  # rounds used, if no arm ends early
-    horizons: Mapping[int, int | None]  # the rounds at which the arms' trainings end, where it is known when they start
+    horizons: Mapping[int, int | None]  # by arm: ``Start.horizon``
     children: bool  # whether arms start from other arms' states
 
     @property
     def arms(self) -> int:
-        """How many arms start."""
+        """Number of arms."""
         return sum(map(len, self.groups))
 
     def group_of(self, arm: int) -> tuple[int, ...]:
-        """Return the arms that are started together with this one."""
+        """Return the arms started together with this one."""
         return next(group for group in self.groups if arm in group)
 
 
@@ -194,7 +195,7 @@ def outline(schedule: Schedule, *path: Any) -> Outline:
 
 
 def unused(schedule: Schedule) -> int:
-    """Return how many rounds of its budget a schedule leaves, if no arm ends early."""
+    """Return the rounds of its budget that a schedule does not use, if no arm ends early."""
     return schedule.budget - outline(schedule).cost
 
 
@@ -202,7 +203,7 @@ def unused(schedule: Schedule) -> int:
 def _outline(known: Hashable, path: tuple[Any, ...]) -> Outline:
     schedule = cast(Schedule, known)
     play, groups, reach, begun = Play(schedule), [], dict[int, int](), dict[int, int]()
-    of_group: dict[int, dict[int, None]] = {}  # by the first arm of a group: the rounds at which it is compared
+    of_group: dict[int, dict[int, None]] = {}  # first arm of a group -> rounds at which it is compared
     first: dict[int, int] = {}
     horizons: dict[int, int | None] = {}
     children = False
@@ -229,12 +230,12 @@ def _draw(*path: Any) -> Score:
 
 
 def imagined(until: Mapping[int, int], table: Callable[[int, int], Score], metric: str = "error") -> Evidence:
-    """Return the evidence of arms that nobody trained: their scores, by arm and round, are those of a table."""
+    """Return evidence without training: ``table`` gives the score of an arm at a round."""
     return Evidence({arm: table(arm, at) for arm, at in until.items()}, _Imagined(until, table, metric))
 
 
 class _Imagined(Mapping[int, Sequence[Record]]):
-    """Records with the scores of a table, made when a schedule reads them: most schedules read only scores."""
+    """Records with a table's scores, made only when a schedule reads them."""
 
     def __init__(self, until: Mapping[int, int], table: Callable[[int, int], Score], metric: str) -> None:
         self._until, self._table, self._metric = until, table, metric

@@ -1,7 +1,7 @@
-"""What a study leaves behind: events in the order in which they happened, states by key, and clients' blobs.
+"""What a study keeps: a journal of events, states by key, and clients' blobs.
 
-A state is saved before the line that names it, so every state that the journal names can be loaded. The journal only
-grows, and it is the only description of a study; ``run.journal.Journal`` is what its events add up to.
+A state is saved before the journal's line that names it, so every state that the journal names can be loaded. Lines are
+only appended. The journal is the only description of a study; ``run.journal.Journal`` is its content in memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedtuner.tables import Table
 
 @dataclass(frozen=True)
 class Begun:
-    """A study began: what it is, on what, and the versions that it began with."""
+    """A study began: its setup and federation, and the versions of packages."""
 
     event: ClassVar[str] = "study"
     format: int
@@ -28,12 +28,12 @@ class Begun:
     federation: Table
     layout: Sequence[Any]  # the parts of w
     versions: Table
-    start: str = ""  # the checksum of the weights that all arms begin from, where they do not come from the seed
+    start: str = ""  # checksum of the weights that all arms begin from, where the model gives them (``Model.start``)
 
 
 @dataclass(frozen=True)
 class Joined:
-    """Clients came that the study had not met before."""
+    """A fleet met new clients."""
 
     event: ClassVar[str] = "clients"
     ids: tuple[str | int, ...]
@@ -41,29 +41,29 @@ class Joined:
 
 @dataclass(frozen=True)
 class Started:
-    """An arm was proposed; ``state`` is the checksum of the state that it goes on from, if it has a parent."""
+    """An arm was proposed; ``state`` is the checksum of the state that it continues, if it has a parent."""
 
     event: ClassVar[str] = "arm"
     arm: Arm
-    candidates: tuple[Config, ...]  # what its tuner begins with
+    candidates: tuple[Config, ...]  # those that its tuner begins with
     state: str = ""
 
 
 @dataclass(frozen=True)
 class Done:
-    """An arm did a round. Where its state was saved, ``state`` is the checksum, and ``belief`` is theta after it."""
+    """A round was done. If the state after it was saved, ``state`` is its checksum and ``belief`` is theta."""
 
     event: ClassVar[str] = "round"
     record: Record
     belief: tuple[float, ...] = ()
     state: str = ""
     ended: str = ""
-    candidates: tuple[Config, ...] = ()  # what theta is over, where the tuner has moved what it began with
+    candidates: tuple[Config, ...] = ()  # if the tuner has changed those it began with
 
 
 @dataclass(frozen=True)
 class Eliminated:
-    """The schedule let an arm go, with this score."""
+    """The schedule eliminated an arm, with this score."""
 
     event: ClassVar[str] = "eliminated"
     arm: int
@@ -73,18 +73,18 @@ class Eliminated:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What clients measured with a model, before local training (global) and after it (personalized)."""
+    """Means over all clients, before local training (global) and after it (personalized)."""
 
     loss_before: float
     loss_after: float
     error_before: float
     error_after: float
     validated: int  # examples
-    clients: int  # who answered, and who of all clients did not
-    missing: int = 0
+    clients: int  # who answered
+    missing: int = 0  # who did not
 
     def mean(self, metric: str) -> dict[str, float]:
-        """Return one metric's means as {"global": ..., "personalized": ...}; ``missing`` is said where it is not 0."""
+        """Return a metric as {"global": ..., "personalized": ...}, with ``missing`` if it is not 0."""
         found = {"global": getattr(self, f"{metric}_before"), "personalized": getattr(self, f"{metric}_after")}
         return found | ({"missing": float(self.missing)} if self.missing else {})
 
@@ -97,7 +97,7 @@ class Evaluated:
     arm: int
     round: int
     split: str
-    config: str  # mode: all clients with theta's mode;  sample: each with its own draw
+    config: str  # mode: all clients use theta's mode; sample: each a draw from theta
     result: Evaluation
 
 
@@ -116,7 +116,7 @@ Event = Begun | Joined | Started | Done | Eliminated | Evaluated | Won
 
 @dataclass(frozen=True)
 class Note:
-    """What went wrong on the way, or was mended: kept in log.jsonl, and no part of the result."""
+    """A fault of transport or storage, or its repair: a line of log.jsonl, which is no part of the result."""
 
     kind: str
     text: str
@@ -126,7 +126,7 @@ class Note:
 
 
 class Blobs(Protocol):
-    """What clients remember, where that is too large for a state: put once, never changed. Workers write here, too."""
+    """Client memory that is too large for a state: written once, also by workers, and never changed."""
 
     def put(self, blob: Blob, vectors: Vectors) -> None:
         """Keep a client's vectors."""
@@ -137,7 +137,7 @@ class Blobs(Protocol):
         ...
 
     def sweep(self, arm: int, used: Iterable[Blob], until: int | None = None) -> None:
-        """Delete an arm's blobs of rounds up to ``until`` (None: of all rounds) but for those that are used."""
+        """Delete an arm's blobs of rounds up to ``until`` (None: all rounds), except those in ``used``."""
         ...
 
 
@@ -147,32 +147,32 @@ class Store(Protocol):
 
     @property
     def path(self) -> Path | None:
-        """Its folder; None where it has none, so that it ends with this process."""
+        """Its folder; None for a store that ends with this process."""
         ...
 
     @property
     def blobs(self) -> Blobs:
-        """What clients remember, where that is too large for a state."""
+        """Client memory that is too large for a state."""
         ...
 
     def events(self) -> Iterator[Event]:
-        """Yield what has happened."""
+        """Yield all events, in order."""
         ...
 
     def append(self, events: Sequence[Event], notes: Sequence[Note] = ()) -> None:
-        """Add to what has happened; it is on disk when this returns."""
+        """Append events to the journal and notes to the log; they are on disk when this returns."""
         ...
 
     def save(self, key: Key, state: State, belief: Vectors) -> str:
-        """Keep a state, its belief packed by the tuner; return its checksum."""
+        """Save a state, with its belief as packed by the tuner; return its checksum."""
         ...
 
     def load(self, key: Key, known: str = "") -> tuple[State, Vectors]:
-        """Return a state, without a belief, and the packed belief; ``known`` is its checksum."""
+        """Return a state without its belief, and the packed belief; ``known`` is the checksum to verify."""
         ...
 
     def has(self, key: Key) -> bool:
-        """Return whether a state is kept."""
+        """Return whether a state is saved."""
         ...
 
     def drop(self, keys: Iterable[Key]) -> None:
@@ -180,9 +180,9 @@ class Store(Protocol):
         ...
 
     def open(self, room: int = 0) -> None:
-        """Take the store for this process alone; ``room`` bytes should be free."""
+        """Lock the store for this process; ``room`` bytes should be free."""
         ...
 
     def close(self) -> None:
-        """Let another process have it."""
+        """Release the lock."""
         ...

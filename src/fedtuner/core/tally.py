@@ -2,13 +2,16 @@
 
     reports -> screens (bound or drop single reports) -> combine (means and totals) -> privacy (noise) -> Tally
 
-Where the server sees only sums (secure aggregation), the sum *is* the tally and none of this is called.
+With secure aggregation the server receives a tally, and none of these stages runs.
 
-Faults are ordinary events. A client that does not report is absent. A client whose update is not finite is
-left out of the mean, and counts as the worst value for theta; memory that is not finite is not kept, and its client is
-in no sum. A client without training examples changes nothing (|T| = 0), one without validation examples says nothing
-about theta or the score (|V| = 0). Where nobody trained, nothing is remembered. Shares |T_i| / sum |T| are taken first,
-in plan order, in float32: the same bits wherever it runs.
+Means of vectors weigh clients by |T|, their training examples; means of metrics by |V|, their validation examples.
+Shares |T_i| / sum |T| are computed first and products added in plan order, in float32: the bits are always the same.
+
+- A client that does not report is absent.
+- An update that is not finite is left out of the mean; its client's metrics are the worst (``penalised``).
+- Client memory that is not finite is not kept, and its client is left out of ``Tally.sums``. Where nobody trained, no
+  memory is kept.
+- A client without training or validation examples has weight 0 in the one or the other mean.
 """
 
 from __future__ import annotations
@@ -29,20 +32,20 @@ Reports = Sequence[Report | None]
 
 @runtime_checkable
 class Screen(Protocol):
-    """Bounds or drops single reports, given all reports of the round."""
+    """Bounds or drops single reports, by comparing the reports of a round."""
 
     def __call__(self, plan: Plan, reports: Reports) -> list[Report | None]:
-        """Return the reports; None where one is dropped."""
+        """Return the reports in the same order; None where one is dropped."""
         ...
 
 
 @runtime_checkable
 class Combine(Protocol):
-    """Makes one tally of a round's reports."""
+    """Makes a tally of a round's reports."""
 
     @property
     def each(self) -> bool:
-        """Whether it must see every single report, which secure sums do not show."""
+        """Whether it needs single reports, so that sums (secure aggregation) are not enough."""
         ...
 
     def __call__(self, plan: Plan, reports: Reports) -> Tally:
@@ -52,20 +55,20 @@ class Combine(Protocol):
 
 @runtime_checkable
 class Privacy(Protocol):
-    """Adds noise to all that a round releases, and accounts for it."""
+    """Adds noise to a tally, and accounts for the privacy spent."""
 
     def release(self, tally: Tally, key: Key, seed: int) -> Tally:
-        """Return the tally with noise, without anything of single clients."""
+        """Return the tally with noise, and without rows and memory of single clients."""
         ...
 
     def spent(self, keys: Sequence[Key]) -> float:
-        """Return the privacy that these rounds of all arms have cost."""
+        """Return the privacy spent by these rounds, over all arms."""
         ...
 
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean by |T| of changes and further vectors, and by |V| of metrics."""
+    """The mean by |T| of changes and extra vectors, and by |V| of metrics."""
 
     each = False
 
@@ -103,7 +106,7 @@ mean = Mean()
 
 
 def weighted(shares: Sequence[float], vectors: Sequence[Vector]) -> Vector:
-    """Return sum share_i v_i, added in the order given."""
+    """Return the sum of share_i v_i, added in the order given."""
     total, scratch = np.zeros_like(vectors[0]), np.empty_like(vectors[0][:_BLOCK])
     for start in range(0, total.size, _BLOCK):
         block = slice(start, start + _BLOCK)
@@ -115,14 +118,14 @@ def weighted(shares: Sequence[float], vectors: Sequence[Vector]) -> Vector:
 
 
 def without(report: Report, names: Collection[str]) -> Report:
-    """Return a report without some of its further vectors."""
+    """Return a report without some of its extra vectors."""
     return replace(report, extra={name: v for name, v in report.extra.items() if name not in names})
 
 
 def sums(names: Iterable[str], reports: Reports) -> Vectors:
-    """Return plain sums of further vectors, added in plan order, over the clients whose memory is kept.
+    """Return sums of extra vectors, without weights, in plan order, over the clients whose memory is kept.
 
-    There are none where nobody trained, as in an evaluation.
+    Where nobody trained, as in an evaluation, there are no sums.
     """
     sound = [r for r in reports if r is not None and r.finite]
     if not any(r.examples for r in sound):
@@ -137,7 +140,7 @@ def _kept(report: Report) -> bool:
 
 
 def mean_metrics(metrics: Sequence[Metrics]) -> Metrics:
-    """Return the mean over all examples of several clients; NaN where there are none."""
+    """Return the mean by |V|; NaN where there are no examples."""
     counted = [m for m in metrics if m.count]
     total = sum(m.count for m in counted)
     if not total:
@@ -148,5 +151,5 @@ def mean_metrics(metrics: Sequence[Metrics]) -> Metrics:
 
 
 def penalised(metrics: Metrics, worst: float) -> Metrics:
-    """Return the metrics; if the loss is not finite, with an infinite loss and the worst error."""
+    """Return the metrics; where the loss is not finite, an infinite loss and the worst error."""
     return metrics if metrics.finite or not metrics.count else Metrics(math.inf, worst, metrics.count)

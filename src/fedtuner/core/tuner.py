@@ -1,7 +1,7 @@
-"""What tunes the client's hyperparameters while an arm trains: the protocol of tuners.
+"""What tunes client hyperparameters while an arm trains: the protocol of tuners.
 
-A tuner is a value; what it has learned in an arm is a *belief*, passed in and out. It gives each client of a round a
-configuration (``choose``) and learns from the values that come back (``update``).
+A tuner has no state. What it has learned in an arm is a *belief*, which every function takes as an argument. In each
+round ``choose`` gives every client a configuration, and ``update`` returns the belief after their values are known.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from fedtuner.space import Config, Space
 
 Floats = NDArray[np.float64]
 Belief = Any
-Streams = Callable[[str], Generator]  # the generator for a purpose
+Streams = Callable[[str], Generator]  # gives the random numbers for a named purpose
 
 
 @runtime_checkable
 class Tuner(Protocol):
-    """Tunes client configurations within an arm. A frozen dataclass, so that it can stand in a study.toml."""
+    """Tunes client configurations within an arm. A frozen dataclass: its fields are settings in a study.toml."""
 
     @property
     def labels(self) -> int | None:
-        """How many configurations it chooses from, if values can be summed by label; else None."""
+        """The number of configurations it chooses from, if sums of values by configuration are enough; else None."""
         ...
 
     @property
     def tried(self) -> int:
-        """How many configurations a client tries in a round."""
+        """The number of configurations that a client tries in a round."""
         ...
 
     def begin(self, arm: Arm, space: Space, seed: int, parent: Belief | None) -> Belief:
-        """Return the belief of an arm before its first round; ``parent`` is that of the state that it goes on from."""
+        """Return an arm's belief before its first round; ``parent`` is the belief of the state that it continues."""
         ...
 
     def choose(self, belief: Belief, n: int, streams: Streams) -> tuple[tuple[Choice, ...], ...]:
-        """Return the configurations that each of n clients uses: the first trains the model, others are only tried."""
+        """Return the choices of each of n clients: the first gives the update, further ones are only measured."""
         ...
 
     def value(self, tried: Tried) -> float:
-        """Return what a client's measurement says of a configuration; lower is better. Also called on devices."""
+        """Return the value of a configuration, given a client's metrics; lower is better. Devices call it, too."""
         ...
 
     def update(self, belief: Belief, seen: Sequence[Seen]) -> Belief:
@@ -53,11 +53,11 @@ class Tuner(Protocol):
         ...
 
     def best(self, belief: Belief) -> Config:
-        """Return the configuration that it would use now."""
+        """Return the best configuration so far, which evaluations and the result use."""
         ...
 
     def offers(self, belief: Belief) -> tuple[tuple[Config, ...], Floats]:
-        """Return the configurations that it chooses from, by label, and their probabilities."""
+        """Return the configurations it chooses from, in the order of their labels, and their probabilities."""
         ...
 
     def summary(self, belief: Belief) -> Summary:
@@ -65,7 +65,7 @@ class Tuner(Protocol):
         ...
 
     def pack(self, belief: Belief) -> Vectors:
-        """Return the belief as arrays, without what ``begin`` gives again."""
+        """Return the belief as arrays, without the parts that ``begin`` gives again."""
         ...
 
     def unpack(self, begun: Belief, arrays: Vectors) -> Belief:

@@ -1,17 +1,25 @@
 """FedEx: exponentiated gradient on a distribution theta over k client configurations.
 
 Khodak et al., "Federated Hyperparameter Tuning", NeurIPS 2021: Algorithm 2, the appendix "Hyperparameters of FedEx"
-(baseline) and the ablation appendix (step sizes). Where the paper is silent:
+(baseline) and the ablation appendix (step sizes). In round t client i draws candidate j_i from theta and reports the
+value L_i on its validation data V_i. Then, with the baseline lambda_t = a discounted mean of past rounds' values,
 
-- lambda_t before any past round is 0; gamma = 0 is the limit, the latest round's value.
-- The baseline's mean weighs clients by |V|, as the score does (the paper's formula omits the weight by a slip).
-- A value that is not a number, or infinite, is clearly worse than the round's others and lambda_t: ``beyond`` these. In
-  the baseline it counts as the largest of them: rounds in which clients diverge do not make lambda run away.
-- An improvement from infinity (-infinity) counts as the best of the round's finite values and lambda_t.
-- All is done on log theta, so theta can neither leave the simplex nor become NaN.
+    gradient_j = sum_i |V_i| (L_i - lambda_t) 1[j_i = j] / (theta_j sum_i |V_i|)
+    theta      = theta * exp(-eta_t gradient), normalised
+    eta_t      = sqrt(2 log k) / m_t, where m_t is the gradient's max-norm ("aggressive"), the root of the sum of its
+                 squares so far ("adaptive"), or 1 ("constant")
 
-Beyond the paper: ``step="none"`` draws candidates and never moves theta: a control that separates the effect of drawing
-them from that of learning. Its mode is then the first candidate, the arm's own configuration.
+Where the paper is silent:
+
+- lambda_t is 0 before the first round. For gamma = 0 it is the latest round's mean value, the limit of the formula.
+- The baseline's mean weighs clients by |V|, as the score does; the paper's formula omits the weight by a slip.
+- A value that is NaN or infinite counts as clearly worse than the round's other values and lambda_t (``beyond``). In
+  the baseline it counts only as the largest of these, so that diverging clients do not drive lambda_t up.
+- A value of -infinity (an improvement from an infinite loss) counts as the best of the round's values and lambda_t.
+- Only log theta is stored and updated, so theta stays a distribution and cannot become NaN.
+
+Beyond the paper: clients may try several candidates (``tries``); and ``step="none"`` draws candidates but leaves theta
+uniform, a control that separates the effect of drawing from that of learning. Its mode is the arm's own configuration.
 """
 
 from __future__ import annotations
@@ -34,14 +42,14 @@ from fedtuner.rng import Generator, stream
 from fedtuner.space import Config, Space
 
 Number = TypeVar("Number")
-Tries = Sequence[Number] | Sequence[Sequence[Number]]  # one of each client, or of each client a list
+Tries = Sequence[Number] | Sequence[Sequence[Number]]  # one number per client, or a list per client
 
 STEPS = ("aggressive", "adaptive", "constant", "none")
 METRICS = ("error", "loss")
 SIGNALS = ("absolute", "improvement")
-MOST = 10_000  # candidates: every arm draws them all, and the journal names them
-_FLOOR = -700.0  # how far a log theta may be below the largest: below -708 the exponential loses precision
-_HUGE = 1e100  # values beyond this count as this
+MOST = 10_000  # candidates: every arm draws all of them and the journal lists them
+_FLOOR = -700.0  # least log theta relative to the largest: below -708 the exponential loses precision
+_HUGE = 1e100  # larger values count as this
 
 
 @dataclass(frozen=True)
@@ -50,13 +58,13 @@ class FedEx:
 
     kind: ClassVar[str] = "fedex"
     k: int = 27  # candidates per arm; 1 is plain training
-    eps: float = 0.1  # size of the neighbourhood that candidates 2..k are drawn from; 1 is the whole space
-    step: str = "aggressive"  # schedule of the step size: aggressive, adaptive, constant; or none: theta stays uniform
-    gamma: float | None = None  # discount of the baseline; None draws it from U[0, 1] per arm
+    eps: float = 0.1  # candidates 2..k are drawn from the eps-neighbourhood of the first; 1 is the whole space
+    step: str = "aggressive"  # eta_t: aggressive, adaptive or constant; none leaves theta uniform
+    gamma: float | None = None  # discount of the baseline lambda_t; None draws it from U[0, 1] per arm
     metric: str = "error"  # the clients' validation value that moves theta: error or loss
-    cutoff: float = 0.0  # once theta's entropy (in nats) is below this, theta stays and the mode is used
+    cutoff: float = 0.0  # once theta's entropy (nats) is below this, theta stays and all clients use its mode
     signal: str = "absolute"  # absolute: the value after local training; improvement: after minus before
-    tries: int | str = 1  # candidates that a client trains with and validates in a round, or "all"; the model takes one
+    tries: int | str = 1  # candidates that a client tries in a round, or "all"; the first one's update is used
 
     def __post_init__(self) -> None:
         k, eps = checks.whole("fedex.k", self.k, 1, MOST), checks.number("fedex.eps", self.eps)
@@ -81,48 +89,47 @@ class FedEx:
 
     @property
     def labels(self) -> int:
-        """The candidates: values can be summed by candidate, as the gradient is linear in them."""
+        """k: values can be summed by candidate, as the gradient is linear in them."""
         return self.k
 
     def begin(self, arm: Arm, space: Space, seed: int, parent: Belief | None) -> Belief:
         """Return c_1 as proposed, c_2..c_k from its eps-neighbourhood, and theta_1 = (1/k, ..., 1/k).
 
-        An arm's b and c_1 do not depend on k, so a study with FedEx and one without it meet the same arms. An arm that
-        goes on from another's state keeps that arm's candidates and theta if its client configuration is the same.
+        An arm's b and c_1 do not depend on k, so a study with FedEx and one without it have the same arms. A child with
+        its parent's client configuration keeps the parent's candidates and theta.
         """
-        others = (
+        if parent is not None and parent.candidates[0] == arm.client:
+            return parent
+        drawn = (
             {**arm.client, **space.near(arm.client, self.eps, stream(seed, "arm", arm.id, "candidate", j))}
             for j in range(1, self.k)
         )
         gamma = float(stream(seed, "arm", arm.id, "gamma").random()) if self.gamma is None else self.gamma
-        if parent is not None and parent.candidates[0] == arm.client:
-            return parent
-        return Belief((arm.client, *others), gamma, uniform(self.k))
+        return Belief((arm.client, *drawn), gamma, uniform(self.k))
 
     def choose(self, belief: Belief, n: int, streams: Streams) -> tuple[tuple[Choice, ...], ...]:
-        """Draw a candidate from theta for each client, and the others that it tries."""
+        """Draw a candidate from theta for each client, and the further ones that it tries."""
         theta = belief.theta
         drawn = choose(theta, n, streams("choose"), self.cutoff)
         tries = self.tried if theta.entropy >= self.cutoff else 1
-        others = also(drawn, self.k, tries, streams("tries"))
+        further = further_choices(drawn, self.k, tries, streams("tries"))
         return tuple(
             tuple(Choice(label, belief.candidates[label]) for label in (j, *more))
-            for j, more in zip(drawn, others, strict=True)
+            for j, more in zip(drawn, further, strict=True)
         )
 
     def value(self, tried: Tried) -> float:
-        """Return the validation value after local training, or its improvement."""
+        """Return the validation value after local training, or its difference to the one before."""
         after = float(getattr(tried.after, self.metric))
         return after - float(getattr(tried.before, self.metric)) if self.signal == "improvement" else after
 
     def update(self, belief: Belief, seen: Sequence[Seen]) -> Belief:
-        """Move theta by a step of exponentiated gradient, unless its entropy is below the cutoff."""
+        """Update theta by ``exponentiate``, unless its entropy is below the cutoff."""
         if belief.theta.entropy < self.cutoff:
             return belief
-        # Where some clients tried fewer candidates than others, only those drawn from theta count.
-        whole = len({len(s.labels) for s in seen}) <= 1
-        labels = [list(s.labels) if whole else [s.labels[0]] for s in seen]
-        values = [list(s.values) if whole else [s.values[0]] for s in seen]
+        # If clients tried different numbers of candidates, only the first one of each, drawn from theta, counts.
+        tries = None if len({len(s.labels) for s in seen}) <= 1 else 1
+        labels, values = [list(s.labels[:tries]) for s in seen], [list(s.values[:tries]) for s in seen]
         theta = exponentiate(belief.theta, labels, values, [s.weight for s in seen], self.step, belief.gamma)
         return replace(belief, theta=theta)
 
@@ -139,7 +146,7 @@ class FedEx:
         return Summary(belief.theta.entropy, belief.theta.mode, float(belief.theta.p.max()))
 
     def pack(self, belief: Belief) -> Vectors:
-        """Return theta as arrays: candidates and gamma come from the arm."""
+        """Return theta as arrays; ``begin`` gives candidates and gamma again."""
         theta = belief.theta
         memory = np.array([theta.past, theta.mass, theta.log_squares])
         return {"log_theta": theta.log_theta, "memory": memory}
@@ -162,10 +169,10 @@ class Belief:
 
 @dataclass(frozen=True)
 class Theta:
-    """theta (as its logarithm) and what the update remembers of past rounds."""
+    """log theta, and the sums over past rounds that the update needs."""
 
     log_theta: Floats
-    past: float = 0.0  # sum over past rounds s of gamma^(t-1-s) times that round's mean value
+    past: float = 0.0  # sum over past rounds s of gamma^(t-1-s) times the mean value of round s
     mass: float = 0.0  # sum over past rounds s of gamma^(t-1-s)
     log_squares: float = -math.inf  # log of the sum of the squared max-norms of the gradients so far
 
@@ -177,7 +184,7 @@ class Theta:
 
     @property
     def baseline(self) -> float:
-        """lambda_t: the discounted mean of past values; 0 where there is no past."""
+        """lambda_t: the discounted mean of past rounds' values; 0 before the first round."""
         return self.past / self.mass if self.mass > 0 else 0.0
 
     @cached_property
@@ -188,7 +195,7 @@ class Theta:
 
     @property
     def mode(self) -> int:
-        """The most probable candidate; of equals, the first."""
+        """The most probable candidate; the first of equally probable ones."""
         return int(np.argmax(self.log_theta))
 
 
@@ -208,8 +215,8 @@ def choose(theta: Theta, n: int, rng: Generator, cutoff: float = 0.0) -> list[in
     return [int(j) for j in np.searchsorted(edges / edges[-1], u, side="right")]
 
 
-def also(choices: Sequence[int], k: int, tries: int, rng: Generator) -> list[list[int]]:
-    """Return which further candidates each client tries: ``tries - 1`` of the others, drawn uniformly."""
+def further_choices(choices: Sequence[int], k: int, tries: int, rng: Generator) -> list[list[int]]:
+    """Return the further candidates that each client tries: ``tries - 1`` others, drawn uniformly."""
     if tries == k:
         return [[j for j in range(k) if j != chosen] for chosen in choices]
     if tries == 1:
@@ -219,7 +226,7 @@ def also(choices: Sequence[int], k: int, tries: int, rng: Generator) -> list[lis
 
 
 def log_chances(theta: Theta, tries: int) -> Floats:
-    """Return the logarithm of each candidate's chance to be among a client's tries.
+    """Return the logarithm of each candidate's probability to be among a client's m tries.
 
     The first is drawn from theta, the other m - 1 uniformly from the rest: theta_j + (1 - theta_j) (m-1)/(k-1). With
     one try this is theta_j, as in Algorithm 2; with all k it is 1, the full information of the paper's Section 4.
@@ -232,7 +239,7 @@ def log_chances(theta: Theta, tries: int) -> Floats:
 
 
 def gradient(theta: Theta, choices: Tries[int], values: Tries[float], weights: Sequence[float]) -> Floats:
-    """Return Algorithm 2's unbiased estimate of the gradient of the expected value with respect to theta."""
+    """Return Algorithm 2's unbiased estimate of the gradient, with respect to theta, of the expected value."""
     j, v, p, _ = _clean(theta, choices, values, weights)
     sign, log_size = _log_gradient(theta, j, v, p)
     return np.asarray(sign * np.exp(np.minimum(log_size, 700.0)))
@@ -248,10 +255,10 @@ def exponentiate(
 ) -> Theta:
     """Return theta after one round: theta * exp(-eta_t gradient), normalised.
 
-    ``choices``, ``values`` and ``weights`` are the clients' candidates, validation values and |V|. With no client of
-    positive weight nothing is learned and theta is returned as it is. Where clients try several candidates, each
-    has a list of them and of their values: first the one drawn from theta, then distinct others as ``also`` draws them.
-    A value counts by the inverse of its candidate's chance to be tried, so the gradient's estimate stays unbiased.
+    ``choices``, ``values`` and ``weights`` are the clients' candidates, validation values and |V|. Without a client of
+    positive weight theta stays as it is. Where clients try several candidates, each client has a list of them and of
+    their values: first the one drawn from theta, then those of ``further_choices``. Each value is divided by the
+    probability that its candidate was tried (``log_chances``), which keeps the gradient's estimate unbiased.
     """
     checks.one_of("step", step, STEPS)
     checks.number("gamma", gamma, 0, 1)
@@ -277,9 +284,9 @@ def exponentiate(
 def _clean(
     theta: Theta, choices: Tries[int], values: Tries[float], weights: Sequence[float]
 ) -> tuple[NDArray[np.int64], Floats, Floats, float]:
-    """Return choices, finite values (a row per client) and weights that sum to 1, of clients of positive weight.
+    """Return choices, values made finite (a row per client) and weights that sum to 1, of clients of positive weight.
 
-    Also the largest of the values that were finite and lambda_t.
+    The last item is the largest of lambda_t and the values that were finite.
     """
     p = np.asarray(weights, dtype=np.float64).reshape(-1)
     j, v = np.asarray(choices, dtype=np.int64), np.asarray(values, dtype=np.float64)
@@ -295,16 +302,16 @@ def _clean(
     v = np.where(finite, np.clip(v, -_HUGE, _HUGE), v)
     known = [theta.baseline, *v[finite].tolist()]
     v = np.where(finite, v, np.where(v == -np.inf, min(known), beyond(known)))
-    p = p / p.max() if p.size else p  # in two steps: the sum of finite weights may overflow
+    p = p / p.max() if p.size else p  # first by the largest: the sum of the weights may overflow
     return j, v, p / p.sum() if p.size else p, max(known)
 
 
 def _log_gradient(theta: Theta, j: NDArray[np.int64], v: Floats, p: Floats) -> tuple[Floats, Floats]:
-    """Return the gradient's signs and the logarithms of its sizes: theta may be too small to divide by."""
+    """Return the gradient as signs and logarithms of absolute values, as theta may be too small to divide by."""
     k, baseline = theta.log_theta.size, theta.baseline
     tries, j, share = j.shape[1], j.ravel(), p[:, None]
     total = np.bincount(j, weights=(share * (v - baseline)).ravel(), minlength=k)
-    # Differences that are rounding errors count as 0: an aggressive step would make a full step of them.
+    # Rounding errors count as 0: the aggressive step size would make a full step of them.
     rounding = 1e-12 * np.bincount(j, weights=(share * (np.abs(v) + abs(baseline))).ravel(), minlength=k)
     total = np.where(np.abs(total) > rounding, total, 0.0)
     with np.errstate(divide="ignore"):
