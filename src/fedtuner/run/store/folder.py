@@ -18,7 +18,8 @@ import re
 import socket
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from fedtuner.core.memory import blobs_of
@@ -67,7 +68,7 @@ class Folder:
 
     def append(self, events: Sequence[Event], notes: Sequence[Note] = ()) -> None:
         """Add lines to the journal and to the log."""
-        with disk_errors(self.path):
+        with self._writing():
             if events:
                 lines = encode(events)
                 self.files.append(self.journal, lines, self._size)
@@ -81,7 +82,7 @@ class Folder:
     def save(self, key: Key, state: State, belief: Vectors) -> str:
         """Write a state's file."""
         data = pack(state, belief)
-        with disk_errors(self.path):
+        with self._writing():
             for arm in {blob.arm for blob in blobs_of(state.memory)}:  # what it refers to is on disk before it is
                 self.files.sync(self.blobs.folder / str(arm))
             self.files.replace(self._file(key), data)
@@ -105,7 +106,7 @@ class Folder:
 
     def drop(self, keys: Iterable[Key]) -> None:
         """Delete states' files."""
-        with disk_errors(self.path):
+        with self._writing():
             for key in keys:
                 self.files.remove(self._file(key))
 
@@ -114,6 +115,7 @@ class Folder:
         with disk_errors(self.path):
             self.files.make_folder(self.path / "states")
             self._lock = Lock(self.path)
+            self.blobs = replace(self.blobs, held=self._lock.held)
             try:
                 self._adopt()
                 check_room(self.path, room)
@@ -136,6 +138,15 @@ class Folder:
         if self._lock is not None:
             self._lock.release()
             self._lock = self._read = None
+            self.blobs = replace(self.blobs, held=None)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Change the folder, if it is still the one that was taken."""
+        with disk_errors(self.path):
+            if self._lock is not None:
+                self._lock.held.check()
+            yield
 
     def _decode(self) -> tuple[list[Event], int, int]:
         """Return the events of finished flushes, how many bytes they are, and how many come after them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import weakref
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -12,6 +13,27 @@ from fedtuner.errors import StoreError
 
 # The system does not refuse a process that locks a file twice, so we do. A fork has locked nothing: hence the ids.
 _locked: set[tuple[int, Path]] = set()
+
+
+@dataclass(frozen=True)
+class Held:
+    """The folder that a study has locked, known by its lock file: workers, who do not hold the lock, know it, too."""
+
+    path: Path
+    device: int
+    inode: int
+
+    def check(self) -> None:
+        """Raise unless the folder of this name is still the one that was locked."""
+        try:
+            found = (self.path / "lock").stat()
+        except (FileNotFoundError, NotADirectoryError):
+            found = None
+        if found is None or (found.st_dev, found.st_ino) != (self.device, self.inode):
+            raise StoreError(
+                f"{self.path} was deleted or replaced under the running study: nothing more is written there; run the "
+                "same command again with another --store (store=)"
+            )
 
 
 class Lock:
@@ -27,6 +49,13 @@ class Lock:
             raise StoreError(f"{in_use}: wait for it, stop it, or use another store")
         _locked.add(name)
         self.release = weakref.finalize(self, _let_go, name, file)
+        about = os.fstat(file.fileno())  # the file stays open, so no other gets its number
+        self.held = Held(path, about.st_dev, about.st_ino)
+        try:
+            self.held.check()  # it may have been deleted before it was locked
+        except BaseException:
+            self.release()
+            raise
 
 
 def _let_go(name: tuple[int, Path], file: IO[str]) -> None:

@@ -15,6 +15,7 @@ from fedtuner.core.model import Vectors
 from fedtuner.core.records import Blob, State
 from fedtuner.errors import StoreError
 from fedtuner.run.store.files import Files, disk_errors
+from fedtuner.run.store.lock import Held
 
 _ENDED = ("", "diverged", "stalled")  # why an arm gets no more rounds, by its number in a file
 _NAME = re.compile(r"-?\d+-(\d+)\.safetensors(?:\.\d+\.part)?")  # a client's file: client and round; maybe half written
@@ -66,6 +67,7 @@ class FileBlobs:
 
     folder: Path
     files: Files = field(default_factory=Files)
+    held: Held | None = None  # the folder that they are in, where it is a study's
 
     def put(self, blob: Blob, vectors: Vectors) -> None:
         """Write a client's vectors; if they are there already, they are the same."""
@@ -73,6 +75,7 @@ class FileBlobs:
 
         path = self._path(blob)
         with disk_errors(self.folder):
+            self._check()
             self.files.make_folder(path.parent)
             self.files.replace(path, bytes(save(dict(vectors))))
 
@@ -88,6 +91,7 @@ class FileBlobs:
 
     def sweep(self, arm: int, used: Iterable[Blob], until: int | None = None) -> None:
         """Delete an arm's files of rounds up to ``until`` but for those used; later ones belong to rounds under way."""
+        self._check()
         folder = self.folder / str(arm)
         if not folder.is_dir():
             return
@@ -98,6 +102,10 @@ class FileBlobs:
                 self.files.remove(file)
         if until is None:
             self.files.remove_folder(folder)
+
+    def _check(self) -> None:
+        if self.held is not None:
+            self.held.check()
 
     def _path(self, blob: Blob) -> Path:
         return self.folder / str(blob.arm) / f"{blob.client}-{blob.round}.safetensors"
