@@ -662,10 +662,32 @@ def test_a_damaged_state_is_a_clear_error(tmp_path, monkeypatch, how):
     toys.tune(store=tmp_path / "s")
 
 
-def test_without_its_journal_a_study_begins_anew(folder, finished):
+def test_without_its_journal_a_study_is_an_error_and_stays_as_it_is(folder):
+    """What is left of it says neither of which study it is nor that it is this one."""
     (folder / "journal.jsonl").unlink()
-    go(folder)
-    assert_same(folder, finished)
+    before = toys.files(folder)
+    with pytest.raises(StoreError, match=r"has states of a study, but no journal .*: restore journal.jsonl, or use an"):
+        go(folder)
+    assert toys.files(folder) == before
+    (folder / "journal.jsonl").write_bytes(b"")
+    with pytest.raises(StoreError, match="has states of a study, but no journal"):
+        go(folder)
+
+
+def test_a_study_without_its_journal_is_known_by_what_clients_remember(tmp_path):
+    (tmp_path / "s" / "memory" / "1").mkdir(parents=True)
+    (tmp_path / "s" / "memory" / "1" / "0-1.safetensors").write_bytes(b"theirs")
+    with pytest.raises(StoreError, match="has states of a study, but no journal"):
+        go(tmp_path / "s")
+
+
+def test_a_study_that_was_stopped_before_its_first_line_begins(tmp_path, finished):
+    (tmp_path / "s" / "states").mkdir(parents=True)
+    (tmp_path / "s" / "states" / "-1-0.safetensors").write_bytes(b"half")  # the weights that all arms begin from
+    (tmp_path / "s" / "states" / "-1-0.safetensors.7.part").write_bytes(b"half")
+    (tmp_path / "s" / "memory").mkdir()
+    go(tmp_path / "s")
+    assert_same(tmp_path / "s", finished)
 
 
 def test_the_lock_file_may_go(folder, finished):

@@ -125,6 +125,11 @@ class Folder:
 
     def _adopt(self) -> None:
         self._read, self._size, unfinished = self._decode()
+        if not self._read and self._is_used():
+            raise StoreError(
+                f"{self.path} has states of a study, but no journal that says which: restore journal.jsonl, or use "
+                "another --store (store=)"
+            )
         if unfinished:
             self.append((), [Note("cut", f"an unfinished flush of {unfinished} bytes was cut off the journal's end")])
             self.files.cut(self.journal, self._size)
@@ -132,6 +137,13 @@ class Folder:
         for file in sorted((self.path / "states").iterdir()):
             if _STATE.fullmatch(file.name) and file.name not in named:
                 self.files.remove(file)
+
+    def _is_used(self) -> bool:
+        """Return whether there is what a study writes after its journal's first line."""
+        states = (file.name for file in (self.path / "states").iterdir() if _STATE.fullmatch(file.name))
+        return any((self.path / "memory").glob("*/*.safetensors")) or any(
+            not name.startswith(_name(START)) for name in states
+        )
 
     def close(self) -> None:
         """Let another process have the folder."""
