@@ -662,6 +662,28 @@ def test_a_damaged_state_is_a_clear_error(tmp_path, monkeypatch, how):
     toys.tune(store=tmp_path / "s")
 
 
+def test_damaged_states_are_named_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(watch, "_MOMENT", 0.0)
+    with pytest.raises(Interrupted):
+        toys.tune(store=tmp_path / "s", method=ft.methods.fedavg, progress=interrupt_at(22))  # after an elimination
+    out = journal_of(tmp_path / "s").eliminated
+    one, other = sorted({0, 1, 2, 3} - out.keys())
+    for file in (tmp_path / "s" / "states").iterdir():
+        file.write_bytes(b"half")
+    said = rf"the states of arms {one}, {other} cannot be read; the first: .*{one}-\d+\.safetensors is missing or dama"
+    with pytest.raises(StoreError, match=said):
+        toys.tune(store=tmp_path / "s", method=ft.methods.fedavg)
+
+
+def test_damaged_lines_are_named_together(folder):
+    rewrite(lambda found: [line if n not in (3, 5, 9) else b"half\n" for n, line in enumerate(found)])(folder)
+    with pytest.raises(StoreError, match=r"journal\.jsonl, lines 4, 6, 10 are damaged \(.*\): restore the file from a"):
+        go(folder)
+    rewrite(lambda found: [found[0], *[b"half\n"] * 20, *found[1:]])(folder)
+    with pytest.raises(StoreError, match=r"lines 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 13 more are damaged"):
+        go(folder)
+
+
 def test_without_its_journal_a_study_is_an_error_and_stays_as_it_is(folder):
     """What is left of it says neither of which study it is nor that it is this one."""
     (folder / "journal.jsonl").unlink()

@@ -135,8 +135,7 @@ class Session:
 
     def take(self, step: Step) -> None:
         """Let go of the arms that a step says are out, and start those that it starts."""
-        known = step.start.keys() <= self.journal.arms.keys()
-        done = known and all(self.work(arm, until).done for arm, until in step.until.items())
+        done = step.start.keys() <= self.journal.arms.keys() and not self._left(step.until)
         released = {arm for arm, _ in set(self.keep) - set(step.keep)}
         self.keep = step.keep
         out = self._eliminate(step.out)
@@ -212,7 +211,7 @@ class Session:
         """Bring arms to a round each, from wherever the store has them; raise ``Interrupted`` if stopped before."""
         self.until = until
         self.short |= {arm: t - self.journal.round_of(arm) for arm, t in until.items() if arm in self.journal.ended}
-        work = [one for arm, t in until.items() if not (one := self.work(arm, t)).done]
+        work = self._left(until)
         executor = self.executor() if work else None
         if work or self.short:  # after the executor was opened: a progress bar has a thread, and workers are forked
             self.on_progress()
@@ -230,6 +229,21 @@ class Session:
             lost = "There is no store, so nothing is kept: give store= to be able to continue."
             used, planned = self.journal.rounds_used, outline(self.setup.schedule).cost
             raise Interrupted(f"stopped after {used} of {planned} rounds. {kept if self.where.path else lost}")
+
+    def _left(self, until: Mapping[int, int]) -> list[Advance]:
+        """Return what is left to do of arms; those whose states cannot be read are named together."""
+        left, wrong = [], dict[int, StoreError]()
+        for arm, t in until.items():
+            try:
+                left.append(self.work(arm, t))
+            except StoreError as error:
+                wrong[arm] = error
+        for first in wrong.values():
+            if len(wrong) == 1:
+                raise first
+            arms = ", ".join(map(str, wrong))
+            raise StoreError(f"the states of arms {arms} cannot be read; the first: {first}") from first
+        return [one for one in left if not one.done]
 
     def work(self, arm: int, until: int) -> Advance:
         """Return what is left to do of an arm up to a round; where that is nothing, its state is not loaded."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -14,6 +14,7 @@ from fedtuner.errors import StoreError
 from fedtuner.tables import plain
 
 FORMAT = 2  # of the store
+_NAMED = 10  # damaged lines in an error
 _FLOATS = tuple(f.name for f in fields(Record) if f.type == "float")
 
 
@@ -49,6 +50,7 @@ def decode(data: bytes, name: str) -> tuple[list[Event], int]:
     """
     *lines, tail = data.split(b"\n")  # the tail is what has no end of line: empty, unless a flush was cut short
     events: list[Event] = []
+    damaged: dict[int, Exception] = {}  # by the number of the line
     whole, size, read = 0, 0, 0  # events and bytes of finished flushes; bytes read
     for number, line in enumerate(lines, start=1):
         try:
@@ -56,16 +58,27 @@ def decode(data: bytes, name: str) -> tuple[list[Event], int]:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             if number == len(lines) and not tail:
                 break
-            raise StoreError(
-                f"{name}, line {number} is damaged ({error}): restore the file from a copy, or use another store"
-            ) from error
+            damaged[number] = error
+            continue
         if isinstance(event, Begun) and event.format != FORMAT:
             raise StoreError(f"{name} is of format {event.format}, but this version reads {FORMAT}: use another store")
         events.append(event)
         read += len(line) + 1
         if not isinstance(event, Done) or event.state:
             whole, size = len(events), read
+    if damaged:
+        first = next(iter(damaged.values()))
+        raise StoreError(
+            f"{name}, {_lines(list(damaged))} damaged ({first}): restore the file from a copy, or use another store"
+        ) from first
     return events[:whole], size
+
+
+def _lines(numbers: Sequence[int]) -> str:
+    if len(numbers) == 1:
+        return f"line {numbers[0]} is"
+    more = f" and {len(numbers) - _NAMED} more" if len(numbers) > _NAMED else ""
+    return f"lines {', '.join(map(str, numbers[:_NAMED]))}{more} are"
 
 
 def _event(line: bytes) -> Event:
