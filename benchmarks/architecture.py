@@ -100,8 +100,8 @@ def percent(values: list[float]) -> str:
 
 
 def interval(values: list[float]) -> str:
-    told = summary(values)
-    return f"{told.mean:.1f} ± {told.half:.1f}" if len(values) > 1 else f"{told.mean:.1f}"
+    mean_of = summary(values)
+    return f"{mean_of.mean:.1f} ± {mean_of.half:.1f}" if len(values) > 1 else f"{mean_of.mean:.1f}"
 
 
 def write(arguments: argparse.Namespace, runs: dict[str, list[dict[str, Any]]]) -> None:

@@ -162,8 +162,8 @@ def fleet(model: Callable[[], nn.Module] = perceptron, secure: Any = None) -> An
 
     made, task = MemoryGrid(), ft.pytorch.Task(model)
     for i, client in enumerate(clients(6)):
-        told = {"secure": True, "secret": "hush"} if secure else {}
-        made.add(ft.flower.client_app(task, lambda context, c=client: c, **told), i)
+        secrets = {"secure": True, "secret": "hush"} if secure else {}
+        made.add(ft.flower.client_app(task, lambda context, c=client: c, **secrets), i)
     return ft.flower.Fleet(made, ft.pytorch.Task(model), secure=secure)
 
 
@@ -177,7 +177,7 @@ def secure_fleet() -> Any:
     return fleet(smooth, ft.flower.SecAgg(clip=1.0, most_examples=40))
 
 
-def own_code() -> Any:
+def own_training() -> Any:
     """Return six clients whose apps have training code of their own: softmax regression by hand."""
     from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
     from flwr.clientapp import ClientApp
@@ -344,7 +344,7 @@ add("fleet-simulated", on_the_fleet)
 add("fleet", fleet, same="fleet-simulated")
 add("fleet-scaffold-tries", fleet, method=ft.methods.scaffold, fedex=ft.FedEx(k=4, eps=0.3, tries=2))
 own = ft.Space(client={"pace": ft.Float(0.1, 2.0, log=True), "steps": ft.Int(1, 5)}, server=SERVER)
-add("fleet-own-code", own_code, space=own)
+add("fleet-own-code", own_training, space=own)
 
 
 def study(name: str) -> Callable[[Callable[[], str]], Callable[[], str]]:
@@ -422,7 +422,7 @@ def hashes(study: ft.Study, config: str = "mode") -> str:
     """Return what a study came to, as hashes, and its errors on the test data."""
     best = study.best
     test = {metric: study.evaluate("test", config, metric) for metric in ("error", "loss")}
-    told = {
+    hashed = {
         "weights": best.model,
         "theta": best.theta,
         "records": [[getattr(record, field) for field in FIELDS] for record in study.history],
@@ -431,7 +431,7 @@ def hashes(study: ft.Study, config: str = "mode") -> str:
         ],
         "test": test,
     }  # fmt: skip
-    parts = [f"{name}={blake2b(canonical(value), digest_size=6).hexdigest()}" for name, value in told.items()]
+    parts = [f"{name}={blake2b(canonical(value), digest_size=6).hexdigest()}" for name, value in hashed.items()]
     return " ".join([*parts, *(f"{name}:{value:.4f}" for name, value in sorted(test["error"].items()))])
 
 
@@ -456,7 +456,7 @@ def rounded(study: ft.Study) -> str:
     best, w = study.best, study.best.model.astype(np.float64)
     probe = np.random.default_rng(0).normal(size=w.size) / math.sqrt(w.size)
     test = {metric: study.evaluate("test", "mode", metric) for metric in ("error", "loss")}
-    told: dict[str, Iterable[float]] = {
+    hashed: dict[str, Iterable[float]] = {
         "best": [best.arm, best.rounds, best.score, study.rounds_used],
         "counts": [sum(getattr(r, n) for r in study.history) for n in ("clients", "dropped", "broken", "examples")],
         "weights": [w.mean(), np.linalg.norm(w), w @ probe],
@@ -465,7 +465,7 @@ def rounded(study: ft.Study) -> str:
         "errors": [record.error for record in study.history],
         "test": [value for metric in test for _, value in sorted(test[metric].items())],
     }
-    texts = {name: [f"{x:.5f}" if isinstance(x, float) else str(x) for x in told[name]] for name in told}
+    texts = {name: [f"{x:.5f}" if isinstance(x, float) else str(x) for x in hashed[name]] for name in hashed}
     return "~ " + " ".join(f"{name}={','.join(values)}" for name, values in texts.items())
 
 

@@ -222,9 +222,9 @@ def test_it_is_shown_and_exported_without_the_parts(ran) -> None:
     elsewhere = ran / "elsewhere"
     elsewhere.mkdir()
     assert "Best: arm" in command(elsewhere, "show", "../s1")
-    told = json.loads(command(elsewhere, "show", "../s1", "--json"))
-    assert told["result"]["budget"] == 24
-    assert told["spec"]["fedex"] == {"k": 1}
+    shown = json.loads(command(elsewhere, "show", "../s1", "--json"))
+    assert shown["result"]["budget"] == 24
+    assert shown["spec"]["fedex"] == {"k": 1}
     assert "model.safetensors" in command(elsewhere, "export", "../s1", "--to", "model")
     assert "with 3 trials" in command(elsewhere, "export", "../s1", "--to", "optuna", "log")
     assert "wrapper" in command(elsewhere, "compare", "../s1")
@@ -271,10 +271,10 @@ def test_the_kind_alone_can_be_changed_from_one_of_ours(ran) -> None:
     (ran / "own" / "usual.toml").write_text(toys.STUDY)
     changes = ("schedule.kind=mine:Knockout", "schedule.arms=2", "schedule.pause=2", "sampler=mine:Near")
     words = [word for change in (*changes, "fedex=false", "tuner.kind=mine:Greedy") for word in ("--set", change)]
-    told = json.loads(command(ran, "run", "own/usual.toml", "--store", "u", "--quiet", "--json", *words))
-    assert told["spec"]["schedule"]["kind"] == "mine:Knockout"
-    assert told["spec"]["sampler"] == {"kind": "mine:Near", "lr": 0.1}
-    assert told["rounds_used"] == 6
+    shown = json.loads(command(ran, "run", "own/usual.toml", "--store", "u", "--quiet", "--json", *words))
+    assert shown["spec"]["schedule"]["kind"] == "mine:Knockout"
+    assert shown["spec"]["sampler"] == {"kind": "mine:Near", "lr": 0.1}
+    assert shown["rounds_used"] == 6
 
 
 def test_hyperparameters_of_an_own_optimiser_are_tuned_and_real(tmp_path) -> None:
@@ -284,9 +284,9 @@ def test_hyperparameters_of_an_own_optimiser_are_tuned_and_real(tmp_path) -> Non
     ))  # fmt: skip
     text = toys.STUDY + '[server]\noptimiser = ["sgd", "mine:fedexp"]\n'
     toys.write_study(tmp_path, text)
-    told = json.loads(command(tmp_path, "run", "study.toml", "--quiet", "--json", "--store", "s"))
-    assert told["spec"]["server"]["calm"] == {"low": 0.001, "high": 0.5}
-    assert told["spec"]["server"]["optimiser"] == ["sgd", "fedexp"]
+    shown = json.loads(command(tmp_path, "run", "study.toml", "--quiet", "--json", "--store", "s"))
+    assert shown["spec"]["server"]["calm"] == {"low": 0.001, "high": 0.5}
+    assert shown["spec"]["server"]["optimiser"] == ["sgd", "fedexp"]
     words = ("--set", "server.calm={low = 0, high = 1}")
-    told = json.loads(command(tmp_path, "run", "study.toml", "--quiet", "--json", "--store", "t", *words))
-    assert told["spec"]["server"]["calm"] == {"low": 0.0, "high": 1.0}
+    shown = json.loads(command(tmp_path, "run", "study.toml", "--quiet", "--json", "--store", "t", *words))
+    assert shown["spec"]["server"]["calm"] == {"low": 0.0, "high": 1.0}

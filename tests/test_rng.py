@@ -87,10 +87,10 @@ def test_golden_the_name_is_the_hashed_tuple():
 
 def test_another_process_gives_the_same_numbers():
     code = "from fedtuner.rng import number, stream; print(number(1, 'a', 2), stream(1, 'a', 2).random().hex())"
-    told = [
+    drawn = [
         subprocess.run(
             [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
         ).stdout.split()
         for seed in ("1", "2")
     ]
-    assert told[0] == told[1] == [str(number(1, "a", 2)), stream(1, "a", 2).random().hex()]
+    assert drawn[0] == drawn[1] == [str(number(1, "a", 2)), stream(1, "a", 2).random().hex()]

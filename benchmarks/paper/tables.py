@@ -58,8 +58,10 @@ def made_with(found: Sequence[Result]) -> str:
     """Return the number of studies, and the machines and the versions that computed them."""
     machines = {f"{kept['machine']['cpu']}, {kept['machine']['cores']} cores" for kept in found}
     versions = {", ".join(f"{name} {version}" for name, version in kept["versions"].items()) for kept in found}
-    told = faults(found)
-    ended = f"{told.diverged} of {told.arms} arms diverged" + (f", {told.stalled} stalled" if told.stalled else "")
+    counted = faults(found)
+    ended = f"{counted.diverged} of {counted.arms} arms diverged" + (
+        f", {counted.stalled} stalled" if counted.stalled else ""
+    )
     return f"{len(found)} studies; {ended}; {'; '.join(sorted(machines | versions))}"
 
 

@@ -195,8 +195,8 @@ def serve() -> None:
     """Do the cases that are asked for, one a line."""
     for line in sys.stdin:
         seconds, rounds, model = CASES[line.strip()]()
-        told = {"seconds": seconds / rounds, "model": hashlib.blake2b(model, digest_size=6).hexdigest()}
-        print(json.dumps(told), flush=True)
+        measured = {"seconds": seconds / rounds, "model": hashlib.blake2b(model, digest_size=6).hexdigest()}
+        print(json.dumps(measured), flush=True)
 
 
 class Tree:
@@ -218,8 +218,8 @@ class Tree:
         line = self._process.stdout.readline()
         if not line:
             raise SystemExit(f"{name!r} failed")
-        told: dict[str, Any] = json.loads(line)
-        return told
+        measured: dict[str, Any] = json.loads(line)
+        return measured
 
     def close(self) -> None:
         """End the process."""

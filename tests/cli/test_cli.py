@@ -109,40 +109,40 @@ def test_quiet_is_quiet(here, fedtuner):
 def test_settings_arrive(here, fedtuner):
     changes = ["schedule.budget=26", "fedex=false", "client.lr=0.25", "target=global", "method=reptile"]
     code, out, _ = fedtuner(*RUN, "--json", *(word for change in changes for word in ("--set", change)))
-    told = strict(out)
+    answer = strict(out)
     assert code == 0
-    assert told["spec"]["schedule"]["budget"] == 26
-    assert told["spec"]["fedex"]["k"] == 1
-    assert told["spec"]["tuner"] == {"kind": "none"}
-    assert told["spec"]["target"] == "global"
-    assert told["spec"]["method"] == "reptile"
-    assert told["result"]["client"]["lr"] == 0.25
+    assert answer["spec"]["schedule"]["budget"] == 26
+    assert answer["spec"]["fedex"]["k"] == 1
+    assert answer["spec"]["tuner"] == {"kind": "none"}
+    assert answer["spec"]["target"] == "global"
+    assert answer["spec"]["method"] == "reptile"
+    assert answer["result"]["client"]["lr"] == 0.25
 
 
 def test_json_is_the_result(here, fedtuner):
     code, out, err = fedtuner(*RUN, "--json")
-    told = strict(out)
+    answer = strict(out)
     assert code == 0
     assert "tuning: 30/30" in err  # progress is not in the way
-    assert told["rounds_used"] == 30
-    assert told["store"] == "s"
+    assert answer["rounds_used"] == 30
+    assert answer["store"] == "s"
     study = spec.parse(spec.read("study.toml")[1]).study(Path("s"), 1).run(False)
     best = study.best
-    assert told["result"] == {
+    assert answer["result"] == {
         "arm": best.arm, "rounds": best.rounds, "score": best.score, "rounds_used": 30, "budget": 30, "diverged": [],
         "stalled": [],
         "server": best.server, "client": best.client, "theta": best.theta.tolist(),
         "candidates": list(best.candidates),
     }  # fmt: skip
-    assert told["evaluations"]["tuned"] == {
+    assert answer["evaluations"]["tuned"] == {
         "test mode error": study.evaluate("test"), "test mode loss": study.evaluate("test", metric="loss")
     }  # fmt: skip
-    assert told["local_work"] == study.local_work == 90
-    assert told["spec"] | {"fedex": None, "format": None, "layout": None} == {
+    assert answer["local_work"] == study.local_work == 90
+    assert answer["spec"] | {"fedex": None, "format": None, "layout": None} == {
         **study.describe(), "fedex": None, "format": None, "layout": None
     }  # fmt: skip
-    assert told["spec"]["fedex"] == {k: v for k, v in told["spec"]["tuner"].items() if k != "kind"}
-    assert [a["arm"] for a in told["arms"]] == [0, 1, 2, 3]
+    assert answer["spec"]["fedex"] == {k: v for k, v in answer["spec"]["tuner"].items() if k != "kind"}
+    assert [a["arm"] for a in answer["arms"]] == [0, 1, 2, 3]
     assert fedtuner("show", "s", "--json")[1] == out
 
 
@@ -160,10 +160,10 @@ def test_if_every_arm_diverges_it_is_said(here, fedtuner):
     assert code == 0
     assert "4 of 4 arms diverged" in out
     assert "Every arm diverged: narrow the space (lower learning rates), or raise the budget." in out
-    told = strict(fedtuner("show", "s", "--json")[1])
-    assert told["result"]["score"] is None
-    assert told["result"]["diverged"] == [0, 1, 2, 3]
-    assert all(arm["error"] is None for arm in told["arms"])
+    answer = strict(fedtuner("show", "s", "--json")[1])
+    assert answer["result"]["score"] is None
+    assert answer["result"]["diverged"] == [0, 1, 2, 3]
+    assert all(arm["error"] is None for arm in answer["arms"])
 
 
 # What goes wrong
@@ -260,9 +260,9 @@ def test_show_an_unfinished_study(here, fedtuner):
     assert "toy: 6 clients, fedavg; halving of 4 arms" in out
     assert "Not finished: 25 of 30 rounds used." in out or "Not finished: 20 of 30 rounds used." in out
     assert "To continue, run the command that made it, with --store s" in out
-    told = strict(fedtuner("show", "s", "--json")[1])
-    assert told["result"] is None
-    assert [a["arm"] for a in told["arms"]] == [0, 1, 2]
+    answer = strict(fedtuner("show", "s", "--json")[1])
+    assert answer["result"] is None
+    assert [a["arm"] for a in answer["arms"]] == [0, 1, 2]
     for to in ((), ("--to", "optuna", "x.log")):
         code, _, err = fedtuner("export", "s", *to)
         assert code == 2
@@ -276,8 +276,8 @@ def test_show_a_study_that_has_only_begun(here, fedtuner):
     code, out, _ = fedtuner("show", "s")
     assert code == 0
     assert "Not finished: 0 of 30 rounds used." in out
-    told = strict(fedtuner("show", "s", "--json")[1])
-    assert (told["rounds_used"], told["arms"], told["result"], told["evaluations"]) == (0, [], None, {})
+    answer = strict(fedtuner("show", "s", "--json")[1])
+    assert (answer["rounds_used"], answer["arms"], answer["result"], answer["evaluations"]) == (0, [], None, {})
 
 
 def test_an_unfinished_study_shown_and_run_again_is_the_whole_one(here, fedtuner):
@@ -293,11 +293,11 @@ def test_an_unfinished_study_shown_and_run_again_is_the_whole_one(here, fedtuner
 
 def test_show_and_compare_read_no_state(here, fedtuner):
     fedtuner(*RUN, "--baseline", "--quiet")
-    shown, told = fedtuner("show", "s"), fedtuner("show", "s", "--json")
+    shown, answer = fedtuner("show", "s"), fedtuner("show", "s", "--json")
     for folder in (here / "s", here / "s" / "untuned"):
         shutil.rmtree(folder / "states")
     assert fedtuner("show", "s") == shown
-    assert fedtuner("show", "s", "--json") == told
+    assert fedtuner("show", "s", "--json") == answer
     assert fedtuner("compare", "s")[0] == 0
     assert fedtuner("export", "s", "--to", "optuna", "x.log")[0] == 0
 
@@ -326,11 +326,11 @@ def test_list_tells_methods_presets_and_problems(fedtuner):
     assert code == 0
     for word in ("fedavg", "fedprox", "reptile", "lr", "momentum", "digits", "McMahan"):
         assert word in out
-    told = strict(fedtuner("list", "--json")[1])
-    assert set(told) == {"methods", "presets", "problems"}
-    assert {"fedavg", "fedprox", "reptile"} <= {m["name"] for m in told["methods"]}
-    assert [p["name"] for p in told["presets"]] == list(spec.presets())
-    assert {p["name"]: p["function"] for p in told["problems"]} == spec.PROBLEMS
+    answer = strict(fedtuner("list", "--json")[1])
+    assert set(answer) == {"methods", "presets", "problems"}
+    assert {"fedavg", "fedprox", "reptile"} <= {m["name"] for m in answer["methods"]}
+    assert [p["name"] for p in answer["presets"]] == list(spec.presets())
+    assert {p["name"]: p["function"] for p in answer["problems"]} == spec.PROBLEMS
 
 
 @pytest.mark.parametrize("what", ["methods", "presets", "problems"])
@@ -467,11 +467,11 @@ def test_every_method_tunes_the_digits_with_fedex(here, fedtuner, method):
     chosen = [part for setting in settings for part in ("--set", setting)]
     code, out, error = fedtuner("run", "digits", *chosen, "--store", "m", "--workers", "2", "--json", "--quiet")
     assert code == 0, error
-    told = strict(out)
-    assert told["spec"]["method"] == method
-    assert told["rounds_used"] == 6
-    assert len(told["result"]["theta"]) == 5
-    assert 0 <= told["evaluations"]["tuned"]["test mode error"]["personalized"] <= 1
+    answer = strict(out)
+    assert answer["spec"]["method"] == method
+    assert answer["rounds_used"] == 6
+    assert len(answer["result"]["theta"]) == 5
+    assert 0 <= answer["evaluations"]["tuned"]["test mode error"]["personalized"] <= 1
 
 
 @pytest.mark.slow

@@ -31,8 +31,8 @@ def after(round, arm, state, *kinds):
     """The state after rounds in which all updates are broken (b), some are (s), none is (n), or nobody answers (0)."""
     for kind in kinds:
         _, reports = reported(round, arm, state)
-        told = {"b": map(broken, reports), "s": [broken(reports[0]), *reports[1:]], "n": reports}
-        state, record = settle(round, arm, state, *told.get(kind, [None] * len(reports)))
+        found = {"b": map(broken, reports), "s": [broken(reports[0]), *reports[1:]], "n": reports}
+        state, record = settle(round, arm, state, *found.get(kind, [None] * len(reports)))
         assert not record.diverged
     return state
 
@@ -110,10 +110,10 @@ def test_a_study_of_such_arms(tmp_path, workers):
     assert study.rounds_used == 25 * (6 - len(stalled)) + STALL * len(stalled)
     assert study.best.arm not in stalled
     assert journal_of(tmp_path).ended == study.journal.ended
-    told = summary(tmp_path)
-    assert told["result"]["stalled"] == stalled
-    assert told["result"]["diverged"] == []
-    assert {arm["arm"]: arm["ended"] for arm in told["arms"]} == {
+    found = summary(tmp_path)
+    assert found["result"]["stalled"] == stalled
+    assert found["result"]["diverged"] == []
+    assert {arm["arm"]: arm["ended"] for arm in found["arms"]} == {
         arm: "stalled" if arm in stalled else "" for arm in range(6)
     }
     for arm in stalled:

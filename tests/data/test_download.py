@@ -25,13 +25,13 @@ def published(url: str, body: bytes = BODY, **changes: Any) -> File:
 
 def test_a_file_arrives_whole_and_is_not_fetched_again(server, tmp_path):
     url, does = server
-    told = []
-    path = fetch(published(url), tmp_path / "new", lambda *what: told.append(what))
+    calls = []
+    path = fetch(published(url), tmp_path / "new", lambda *what: calls.append(what))
     assert path == tmp_path / "new" / "set.bin"
     assert path.read_bytes() == BODY
-    assert told[0][0] == "downloading set.bin"
-    assert [what for what in told if what[0].startswith("downloading")][-1][1:] == (len(BODY), len(BODY))
-    assert told[-1] == ("checking set.bin", len(BODY), len(BODY))
+    assert calls[0][0] == "downloading set.bin"
+    assert [what for what in calls if what[0].startswith("downloading")][-1][1:] == (len(BODY), len(BODY))
+    assert calls[-1] == ("checking set.bin", len(BODY), len(BODY))
     fetch(published(url), tmp_path / "new")
     assert len(does.asked) == 1
     assert [p.name for p in path.parent.iterdir()] == ["set.bin"]

@@ -1,4 +1,4 @@
-"""What is told of a data set: numbers that agree with its README, and a picture of them."""
+"""What is shown of a data set: numbers that agree with its README, and a picture of them."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def problem(*labels: list[int], left_out: tuple[str, ...] = ()) -> Simulation:
 
 
 def test_sizes_and_splits_are_counted():
-    told = show.summary(problem([0, 1, 2], [0] * 10, [3] * 6, left_out=("tiny",)))
-    assert (told["clients"], told["left_out"]) == (3, 1)
-    assert told["examples"] == {"all": 19, "train": 13, "valid": 3, "test": 3}
-    assert {key: told["per_client"][key] for key in ("min", "median", "max")} == {"min": 3, "median": 6.0, "max": 10}
+    shown = show.summary(problem([0, 1, 2], [0] * 10, [3] * 6, left_out=("tiny",)))
+    assert (shown["clients"], shown["left_out"]) == (3, 1)
+    assert shown["examples"] == {"all": 19, "train": 13, "valid": 3, "test": 3}
+    assert {key: shown["per_client"][key] for key in ("min", "median", "max")} == {"min": 3, "median": 6.0, "max": 10}
 
 
 def test_labels_are_counted():
-    told = show.summary(problem([0, 1, 7], [0] * 10, [1] * 6))["labels"]
-    assert told["classes"] == 3  # those that there are: 0, 1 and 7
-    assert told["classes_per_client"] == {"min": 1, "median": 1.0, "max": 3}
-    assert told["clients_with_all"] == pytest.approx(1 / 3)
-    assert told["commonest"] == pytest.approx(11 / 19)
+    shown = show.summary(problem([0, 1, 7], [0] * 10, [1] * 6))["labels"]
+    assert shown["classes"] == 3  # those that there are: 0, 1 and 7
+    assert shown["classes_per_client"] == {"min": 1, "median": 1.0, "max": 3}
+    assert shown["clients_with_all"] == pytest.approx(1 / 3)
+    assert shown["commonest"] == pytest.approx(11 / 19)
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_skew(counts, skew):
 
 def test_labels_dealt_at_random_have_the_skew_of_chance():
     rng = np.random.default_rng(0)
-    told = show.summary(problem(*(rng.integers(0, 10, 100).tolist() for _ in range(50))))["labels"]
-    assert told["skew"] == pytest.approx(told["skew_at_random"], rel=0.1)
+    shown = show.summary(problem(*(rng.integers(0, 10, 100).tolist() for _ in range(50))))["labels"]
+    assert shown["skew"] == pytest.approx(shown["skew_at_random"], rel=0.1)
 
 
 def test_targets_that_are_no_labels_have_no_skew():

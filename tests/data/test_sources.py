@@ -55,9 +55,9 @@ def test_without_a_network_the_files_to_place_are_named(home, monkeypatch):
         File("http://127.0.0.1:9/by_class.zip", hash="md5:12ab"),
         File("http://127.0.0.1:9/b.zip"),
     )
-    with pytest.raises(DataError) as told:
+    with pytest.raises(DataError) as raised:
         sources.get("femnist", tries=1)
-    message = str(told.value)
+    message = str(raised.value)
     assert f"place these files in {home / 'downloads' / 'femnist'} and run the command again:" in message
     assert message.endswith("again: http://127.0.0.1:9/by_class.zip and http://127.0.0.1:9/b.zip")
 

@@ -163,10 +163,10 @@ def test_formats(fedtuner, file):
     assert r"\textbf{21.20 $\pm$ 1.83 (1.92)}" in latex
     assert latex.count(r"\begin{tabular}") == latex.count(r"\end{tabular}") == 2
     assert all(line.startswith(("%", "\\")) or "&" in line or not line for line in latex.splitlines())
-    told = json.loads(fedtuner("compare", file, "--format", "json")[1], parse_constant=pytest.fail)
-    assert told["studies"][0]["mean"] == pytest.approx(0.31)
-    assert told["studies"][0]["paper"] == [22.81, 4.56, 2.64]
-    assert told["pairs"][0]["wilcoxon"] == 0.0625
+    shown = json.loads(fedtuner("compare", file, "--format", "json")[1], parse_constant=pytest.fail)
+    assert shown["studies"][0]["mean"] == pytest.approx(0.31)
+    assert shown["studies"][0]["paper"] == [22.81, 4.56, 2.64]
+    assert shown["pairs"][0]["wilcoxon"] == 0.0625
 
 
 def test_few_seeds_are_told(file):
@@ -188,24 +188,24 @@ def test_pairs_that_are_equal_are_not_counted_as_evidence(file):
 
 def test_many_comparisons_are_told(file):
     notes = compare.compare([file]).notes
-    told = next(
+    shown = next(
         note
         for note in notes
         if note.startswith("Of 2 comparisons with five pairs that differ, or more, 2 have p < 0.1")
     )
-    assert "after Holm's adjustment 0 would be" in told  # 2 * 0.0625
+    assert "after Holm's adjustment 0 would be" in shown  # 2 * 0.0625
 
 
 def test_what_comparisons_have_in_common_is_told(file):
     """The two problems have the same seeds, hence the same arms; with seeds of their own only targets share rounds."""
 
-    def told():
+    def shown():
         return any("are not independent" in note for note in compare.compare([file]).notes)
 
     change(file, lambda study: study if study["target"] == "global" else None)
-    assert told()
+    assert shown()
     change(file, lambda study: {**study, "seed": study["seed"] + 10 * (study["labels"]["data"] == "large")})
-    assert not told()
+    assert not shown()
 
 
 def test_the_table_says_what_was_spent_and_what_failed(file):

@@ -166,9 +166,9 @@ def test_wrong_clients_are_refused(clients, message):
 def test_where_each_round_is_saved(save_every_round, tmp_path):
     problem = toys.problem()
     problem.save_every_round = save_every_round
-    told = []
-    study = toys.tune(problem=problem, store=tmp_path, watch=told.append, progress=False)
-    done = [event for event in told if isinstance(event, Done)]
+    events = []
+    study = toys.tune(problem=problem, store=tmp_path, watch=events.append, progress=False)
+    done = [event for event in events if isinstance(event, Done)]
     flushes = [event.record.round for event in done if event.state]
     assert len(done) == study.rounds_used == 30
     assert (len(flushes) == 30) == save_every_round

@@ -50,10 +50,10 @@ def by_reports(simulation, study):
 
 def test_a_loop_outside_gives_the_bits_of_a_simulation():
     inside = ft.tune(problem(Started), SPACE, workers=1, **SETTINGS)
-    told = by_reports(*outside())
-    assert told.history == inside.history
-    assert told.best.model.tobytes() == inside.best.model.tobytes()
-    assert told.best.theta.tobytes() == inside.best.theta.tobytes()
+    outer = by_reports(*outside())
+    assert outer.history == inside.history
+    assert outer.best.model.tobytes() == inside.best.model.tobytes()
+    assert outer.best.theta.tobytes() == inside.best.theta.tobytes()
 
 
 def mean(metrics):
@@ -217,7 +217,7 @@ def test_the_example_continues_where_it_was_stopped(example, tmp_path, monkeypat
     study, net = example.main(tmp_path)
     assert study.finished
     assert study.rounds_used == 12
-    assert len(calls) == 45 + 120 - 40  # four whole rounds of ten clients were told
+    assert len(calls) == 45 + 120 - 40  # four whole rounds of ten clients were settled
     assert set(study.best.client) == {"lr", "epochs", "batch"}
     example.load(net, study.problem.model, study.best.model)
     assert np.array_equal(study.problem.model.vector(net.state_dict()), study.best.model)

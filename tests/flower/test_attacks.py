@@ -113,7 +113,7 @@ def stranger(**about: Any) -> ClientApp:
 
     @app.query("fedtuner")
     def answer(message: Message, context: Any) -> Message:
-        honest = {"version": VERSION, "own_code": False, "secure": False, "size": 13, "id": "stranger"}
+        honest = {"version": VERSION, "own_training": False, "secure": False, "size": 13, "id": "stranger"}
         return Message(RecordDict({"fedtuner": ConfigRecord({**honest, **about})}), reply_to=message)
 
     return app
@@ -355,10 +355,10 @@ def outcome(read: Any, *arguments: Any) -> Any:
 
 
 abouts = st.dictionaries(
-    st.sampled_from(["id", "size", "version", "own_code", "secure"]) | texts, config_values, max_size=5
+    st.sampled_from(["id", "size", "version", "own_training", "secure"]) | texts, config_values, max_size=5
 )
 honest = st.fixed_dictionaries(
-    {"version": st.just(VERSION), "own_code": st.just(False), "secure": st.just(False), "id": texts | config_values}
+    {"version": st.just(VERSION), "own_training": st.just(False), "secure": st.just(False), "id": texts | config_values}
 )
 
 

@@ -76,9 +76,9 @@ def test_the_servers_vector_is_the_mean_of_all_clients(member, seed):
     state, rng = round.begin(arm), stream(seed, "what goes wrong")
     for _ in range(40):
         plan, reports = reported(round, arm, state)
-        told = [wrong(r, rng.integers(5)) for r in reports]
-        state, _ = settle(round, arm, state, *told)
-        for job, report in zip(plan.jobs, told, strict=True):  # who broke remembers what it did before
+        sent = [wrong(r, rng.integers(5)) for r in reports]
+        state, _ = settle(round, arm, state, *sent)
+        for job, report in zip(plan.jobs, sent, strict=True):  # who broke remembers what it did before
             if report is None or not report.finite:
                 assert state.memory.get(job.client, {}) == job.memory
         if len(state.memory) < problem.population():

@@ -114,11 +114,11 @@ def test_the_exported_model_and_configuration_are_the_winners(name, tmp_path):
     study = toys.tune(store=tmp_path / "s", **STUDIES[name])
     model, configuration = export(tmp_path / "s", tmp_path / "to")
     assert np.concatenate([t.ravel() for t in _ordered(load_file(model))]).tobytes() == study.best.model.tobytes()
-    told = json.loads(configuration.read_text())
-    assert (told["client"], told["server"], told["rounds"]) == (
+    shown = json.loads(configuration.read_text())
+    assert (shown["client"], shown["server"], shown["rounds"]) == (
         study.best.client, study.best.server, study.best.rounds
     )  # fmt: skip
-    assert (told["theta"], told["candidates"]) == (study.best.theta.tolist(), list(study.best.candidates))
+    assert (shown["theta"], shown["candidates"]) == (study.best.theta.tolist(), list(study.best.candidates))
 
 
 def _ordered(tensors):

@@ -36,7 +36,7 @@ def study(tmp_path):
 
 
 def score(study, arm, until):
-    """An arm's score after a round, as the schedule is told it."""
+    """An arm's score after a round, as the schedule gets it."""
     return study.schedule.scoring.score(study.journal.records(arm, until), study.setup.target)[0]
 
 

@@ -91,10 +91,10 @@ def test_the_same_bits_as_tune(tmp_path, monkeypatch, name, spilled):
     if spilled:
         monkeypatch.setattr(memory, "LIMIT", 0)
     tuned = toys.tune(store=tmp_path / "tuned", **STUDIES[name])
-    told = drive(prepare(store=tmp_path / "told", **STUDIES[name]))
-    assert told.finished
-    assert said(told) == said(tuned)
-    assert_same(tmp_path / "told", tmp_path / "tuned")
+    settled = drive(prepare(store=tmp_path / "asked", **STUDIES[name]))
+    assert settled.finished
+    assert said(settled) == said(tuned)
+    assert_same(tmp_path / "asked", tmp_path / "tuned")
 
 
 @pytest.mark.parametrize("name", ["memory", "hyperband", "diverging", "children"])
@@ -358,17 +358,17 @@ def test_killed_at_any_change_of_the_folder(tmp_path, monkeypatch, spilled, chan
     for path in left:
         before = journal_of(path).rounds_used if list(Folder(path).events()) else 0
         study = prepare(store=path, **changed)
-        told = 0
+        settled = 0
         while (plan := study.ask()) is not None:
             study.tell(plan, work(study, plan))
-            told += 1
-        assert before + told == study.rounds_used  # no round is done twice
+            settled += 1
+        assert before + settled == study.rounds_used  # no round is done twice
         assert_same(path, whole)
         shutil.rmtree(path)
 
 
 def test_killed(tmp_path):
-    """A kill while rounds are in flight loses none that was told."""
+    """A kill while rounds are in flight loses none that was settled."""
     drive(prepare(store=tmp_path / "whole"))
 
     def one_life():
@@ -377,16 +377,16 @@ def test_killed(tmp_path):
         study.tell(plans[-1], work(study, plans[-1]))
         toys.die()
 
-    for told in range(1, 13):
+    for settled in range(1, 13):
         assert toys.forked(one_life) == -signal.SIGKILL
-        assert journal_of(tmp_path / "s").rounds_used == told
+        assert journal_of(tmp_path / "s").rounds_used == settled
     drive(prepare(store=tmp_path / "s"))
     assert_same(tmp_path / "s", tmp_path / "whole")
 
 
 @pytest.mark.slow
 def test_failing_at_any_change_and_told_again(tmp_path):
-    """A disk that refuses: the round stays in flight, and can be told again once there is room."""
+    """A disk that refuses: the round stays in flight, and ``tell`` succeeds once there is room."""
 
     class Refusing(Crashing):
         """Refuses a single change."""
@@ -571,10 +571,10 @@ def test_clients_outside_may_be_away():
 
 
 def test_watchers_are_told_what_was_told(tmp_path):
-    seen, told = [], []
+    seen, settled = [], []
     study = prepare(store=tmp_path / "s", watch=seen.append)
     while (plan := study.ask()) is not None:
         study.tell(plan, work(study, plan))
-        told.append((plan.arm, plan.round + 1))
-    assert [(e.record.arm, e.record.round) for e in seen if isinstance(e, Done)] == told
+        settled.append((plan.arm, plan.round + 1))
+    assert [(e.record.arm, e.record.round) for e in seen if isinstance(e, Done)] == settled
     assert list(map(repr, seen)) == list(map(repr, Folder(tmp_path / "s").events()))

@@ -53,14 +53,14 @@ class Branching:
         evidence = yield Step({0: 2, 1: 2}, {0: Start(horizon=5), 1: Start(horizon=5)})
         first, last = best(evidence.scores, 2)
         evidence = yield Step({first: 5}, out=(last,), keep=((first, 2),))
-        self.told(evidence)
+        self.check(evidence)
         scores = dict(evidence.scores)
         children = {2: Start((first, 2)), 3: Start((first, 2), slower, horizon=5)}
         evidence = yield Step({2: 5, 3: 5}, children)
-        self.told(evidence)
+        self.check(evidence)
         return best(scores | dict(evidence.scores), 1)[0], 5
 
-    def told(self, evidence: Evidence) -> None:
+    def check(self, evidence: Evidence) -> None:
         """What the schedule hears is tested by a subclass."""
 
 
@@ -68,7 +68,7 @@ HEARD = []
 
 
 class Listening(Branching):
-    def told(self, evidence):
+    def check(self, evidence):
         HEARD.append(evidence)
 
 

@@ -454,7 +454,7 @@ def test_stopping_after_the_last_round_is_not_an_interruption(tmp_path, finished
 
 
 def test_a_worker_that_dies_while_the_study_stops_takes_no_state_with_it(tmp_path, monkeypatch, finished):
-    """Its rounds were told, their state was not: the study is not further than its states."""
+    """Its rounds came, their state did not: the study is not further than its states."""
     monkeypatch.setenv("TOY_NAP", "0.02")
     monkeypatch.setattr(watch, "_MOMENT", 0.0)
 
@@ -478,7 +478,7 @@ def test_a_worker_that_dies_while_the_study_stops_takes_no_state_with_it(tmp_pat
 
 
 def test_a_study_is_not_further_than_its_states(tmp_path):
-    """Rounds may be told before the state after them; if that never comes, they were not done."""
+    """Rounds may come before the state after them; if that never comes, they were not done."""
     asked = []
 
     class Stateless(Serial):

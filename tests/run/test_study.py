@@ -1,4 +1,4 @@
-"""A study: what it is told, what it spends, and what it says at its end."""
+"""A study: its settings, what it spends, and its results."""
 
 from __future__ import annotations
 
@@ -170,11 +170,11 @@ def test_local_work_counts_what_clients_try(study):
 
 
 def test_a_study_says_what_it_is(study):
-    told = json.loads(json.dumps(study.describe(), allow_nan=False))
-    assert told["method"] == "remembering"
-    assert told["schedule"]["budget"] == 30
-    assert told["problem"]["clients"] == 6
-    assert told["tuner"]["k"] == 3
+    described = json.loads(json.dumps(study.describe(), allow_nan=False))
+    assert described["method"] == "remembering"
+    assert described["schedule"]["budget"] == 30
+    assert described["problem"]["clients"] == 6
+    assert described["tuner"]["k"] == 3
 
 
 def test_a_state_can_be_asked_for_while_it_is_kept(study):

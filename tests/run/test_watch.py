@@ -1,4 +1,4 @@
-"""Watchers are told every line of the journal once, in its order; a person is told how far a study is."""
+"""Watchers see every line of the journal once, in its order; a person sees how far a study is."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Crowd(ft.Simulation):
         self.came = list(ids)
 
     def notes(self):
-        told, self.wrong = self.wrong, []
-        return told
+        wrong, self.wrong = self.wrong, []
+        return wrong
 
 
 def lines(store):
@@ -82,7 +82,7 @@ def test_watchers_are_told_the_lines_of_the_journal(tmp_path, monkeypatch, worke
 
 
 def test_a_watcher_is_told_what_is_on_disk(tmp_path):
-    """When it is told, the line is there: a kill cannot take back what it was told."""
+    """When it is called, the line is written: a kill cannot take back what it saw."""
     count = 0
 
     def look(event):
@@ -137,9 +137,9 @@ def test_a_watcher_that_fails_stops_the_study_and_loses_nothing(tmp_path):
 def test_the_untuned_default_is_not_watched():
     seen = []
     study = toys.tune(watch=seen.append)
-    told = len(seen)
+    count = len(seen)
     ft.untuned(study, progress=False)
-    assert len(seen) == told
+    assert len(seen) == count
 
 
 def test_notes_go_to_the_log_and_not_to_watchers(tmp_path):
@@ -164,7 +164,7 @@ def test_who_came_is_recalled_when_a_study_is_continued(tmp_path, monkeypatch):
     assert crowd.came == [f"phone{i}" for i in range(6)]
 
 
-# What a person is told
+# What a person sees
 
 
 STATUS = Status(used=7, planned=30, alive=2, arms=4, best=0.25, left=75.0)

@@ -242,7 +242,7 @@ def test_cmaes_moves_toward_the_good_arms():
 
 
 def test_arms_of_a_bracket_know_of_each_other():
-    """A Gaussian process would propose its favourite again and again, were it not told who is running there."""
+    """A Gaussian process would propose its favourite again and again, if it did not know who is running there."""
     past, sampler = ready(), samplers.optuna("gp")
     client, server = sampler.propose(SPACE, 0, 30, 30, past)
     running = [*past, Past(Arm(30, client, server), 30)]

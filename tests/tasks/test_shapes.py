@@ -184,7 +184,7 @@ def test_the_untuned_default_has_the_default_shape():
 
 
 def test_fedex_finds_the_shape_that_can_learn():
-    """Of a network that sees its input and one that is told to ignore it, theta ends with the one that sees."""
+    """Of a network that sees its input and one that ignores it, theta ends with the one that sees."""
 
     def switch(net, chosen):
         net.activation = torch.tanh if chosen["sees"] else torch.zeros_like

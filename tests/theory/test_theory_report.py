@@ -34,9 +34,9 @@ def test_json_is_strict_and_the_same_each_time(capsys):
     assert cli.main([*SMALL, "--json", "--quiet"]) == 0
     out, err = capsys.readouterr()
     assert not err
-    told = json.loads(out, parse_constant=pytest.fail)
-    assert told["settings"]["tau"] == 1000
-    assert len(told["runs"]) == 3 * 4
+    shown = json.loads(out, parse_constant=pytest.fail)
+    assert shown["settings"]["tau"] == 1000
+    assert len(shown["runs"]) == 3 * 4
     assert cli.main([*SMALL, "--json", "--quiet"]) == 0
     assert capsys.readouterr().out == out
 

@@ -211,7 +211,7 @@ def test_an_arms_candidates_are_known_by_its_number_and_begin_with_the_arms_own(
 
 
 def test_a_belief_over_the_whole_space_learns_from_configurations():
-    """A rate that hardly trains: the Gaussian moves to one that does, told which configurations were used."""
+    """A rate that hardly trains: the Gaussian moves to one that does, as it knows which configurations were used."""
     space = Space({"lr": Float(1e-3, 1.0, log=True)})
     round = a_round(ft.methods.fedavg, quadratics(spread=1.0), space=space, tuner=Gaussian())
     arm = an_arm(ft.methods.fedavg, {"lr": 2e-3})

@@ -234,13 +234,13 @@ def differences(before: Report, after: Report | None) -> dict[str, str]:
     """Return what screens did to a report, in words, by its kind: screened, capped, bounded, shortened."""
     if after is None:
         further = "".join(f", {name} of length {length(v):.3g}" for name, v in before.extra.items() if v.size > 1)
-        return {"screened": f"its report is left out: {_told(before)}{further}"}
+        return {"screened": f"its report is left out: {_values_text(before)}{further}"}
     found = {}
     sizes, counted = ((r.examples, r.after.count) for r in (before, after))
     if sizes != counted:
         found["capped"] = f"{sizes[0]} and {sizes[1]} examples count as {counted[0]} and {counted[1]}"
     if _values(before) != _values(after):
-        found["bounded"] = f"{_told(before)} count as {_told(after)}"
+        found["bounded"] = f"{_values_text(before)} count as {_values_text(after)}"
     if before.change is not after.change:
         found["shortened"] = f"an update of length {length(before.change):.3g} counts as {length(after.change):.3g}"
     return found
@@ -250,6 +250,6 @@ def _values(report: Report) -> str:
     return repr([(m.loss, m.error) for t in report.tried for m in (t.before, t.after)])
 
 
-def _told(report: Report) -> str:
+def _values_text(report: Report) -> str:
     losses, errors = ([getattr(m, what) for m in (report.before, report.after)] for what in ("loss", "error"))
     return f"losses {losses[0]:.6g}, {losses[1]:.6g} and errors {errors[0]:.6g}, {errors[1]:.6g}"

@@ -119,7 +119,7 @@ def resolve(federation: Federation, **given: Any) -> Setup:
         _check_sums(setup)
     federation.check(setup)
     setup.sampler.check(space, setup.schedule)
-    tables.plain(setup.describe())  # what cannot stand in a table is told now
+    tables.plain(setup.describe())  # raises an error for settings that a study.toml cannot express
     return setup
 
 

@@ -45,7 +45,7 @@ class Outside(FederationDefaults):
         raise SpecError("these clients are outside of fedtuner: ask() for rounds and tell() their reports")
 
     def present(self) -> Sequence[int]:
-        """Return all clients: who does not answer is told as None."""
+        """Return all clients; ``tell`` takes None for one that does not answer."""
         return range(len(self.ids))
 
     def everyone(self) -> Sequence[int]:

@@ -175,8 +175,8 @@ class Simulation(FederationDefaults):
     def describe(self) -> dict[str, Any]:
         """Return name, number of clients, fingerprint and, as the bits depend on it, a device that is not the CPU."""
         device = str(self.model.device)
-        told = {"name": self.name, "clients": len(self.clients), "fingerprint": self.fingerprint()}
-        return told if device == "cpu" else {**told, "device": device}
+        about = {"name": self.name, "clients": len(self.clients), "fingerprint": self.fingerprint()}
+        return about if device == "cpu" else {**about, "device": device}
 
     def _prepare(self, client: int, split: str, given: Any) -> Sized:
         try:

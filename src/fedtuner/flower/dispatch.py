@@ -223,7 +223,7 @@ class Dispatch:
         reports = [round.reports.get(place) for place in range(len(round.plan.jobs))]
         screened = self._round.screen(round.plan, reports)
         tally = self._round.combine(round.plan, reports, screened)
-        if self._round.setup.privacy is None:  # else what single clients reported is told to nobody
+        if self._round.setup.privacy is None:  # else single clients' values stay out of the log
             for key in self._keys(round, sorted(round.reports)):
                 for kind, what in differences(round.reports[key.place], screened[key.place]).items():
                     text = what + _REMEDIES.get(kind, "")

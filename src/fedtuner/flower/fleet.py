@@ -91,7 +91,7 @@ class Fleet(FederationDefaults):
             self.model = self.wire = Arrays(model, worst_error)
         else:
             self.model, self.wire = model, Flat(model.size)
-        if self.wire.own_code and secure is not None:
+        if self.wire.own_training and secure is not None:
             raise SpecError("secure aggregation needs a task: give one, and make the clients by client_app")
         self.name, self.least, self.wait, self.deadline = name, least, float(wait), float(deadline)
         weights = Weights() if most_examples is None else Weights(most_examples, share=1.0)
@@ -102,7 +102,7 @@ class Fleet(FederationDefaults):
         # Longer than the deadline: a device's clock may be wrong, and a reply after the deadline is to be counted as
         # late.
         self.requests = Requests(grid, 2 * deadline + 60, self.clock, self.fault)
-        required = Requirements(self.model.size, self.wire.own_code, secure is not None)
+        required = Requirements(self.model.size, self.wire.own_training, secure is not None)
         self.roster = Roster(self.requests, required, deadline, self.clock, self.fault)
         self._secure, self._cohort = secure, 1
         self._notes: list[Note] = []  # faults that nobody has asked for yet

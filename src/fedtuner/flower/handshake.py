@@ -25,7 +25,7 @@ class Requirements:
     """What a server requires of its clients' apps."""
 
     size: int  # entries of the model
-    own_code: bool  # made by tuned, not by client_app
+    own_training: bool  # whether the ClientApp must be made by ``tuned``, not by ``client_app``
     secure: bool
 
 
@@ -37,7 +37,7 @@ def request() -> RecordDict:
 def reply(message: Message, id: str | int, size: int | None, secure: bool = False) -> Message:
     """Return a client's reply; an app that keeps its own training code has no size."""
     about: dict[str, Any] = {"version": VERSION, "id": id.item() if isinstance(id, np.generic) else id}
-    about |= {"own_code": size is None, "secure": secure} | ({} if size is None else {"size": size})
+    about |= {"own_training": size is None, "secure": secure} | ({} if size is None else {"size": size})
     return Message(RecordDict({ABOUT: ConfigRecord(about)}), reply_to=message)
 
 
@@ -58,8 +58,8 @@ def client_id(message: Message, required: Requirements) -> str | int:
         raise MalformedError(f"its id is {brief(id)}, but must be a text or a whole number")
     if len(str(id)) > _LONGEST:
         raise MalformedError(f"its id has {len(str(id))} characters, but may have at most {_LONGEST}")
-    if about.get("own_code") != required.own_code:
-        ours, theirs = ("tuned", "client_app") if required.own_code else ("client_app", "tuned")
+    if about.get("own_training") != required.own_training:
+        ours, theirs = ("tuned", "client_app") if required.own_training else ("client_app", "tuned")
         raise MalformedError(f"its ClientApp is made by {theirs}, but this server needs one made by {ours}")
     if bool(about.get("secure")) != required.secure:
         ours, theirs = ("secure=True", "without it") if required.secure else ("no secure=", "with secure=True")

@@ -76,7 +76,7 @@ def expected(plan: Plan, method: Method, model: Model, wire: Wire) -> Expected:
     optimiser = method.optimiser(plan.server)
     extra, memory = _shapes(method.extra, model), _shapes(method.memory, model)
     added = {name: v.shape for name, v in optimiser.extra(np.zeros(model.trainable, np.float32)).items()}
-    sent = {} if wire.own_code else {**extra, **added}
+    sent = {} if wire.own_training else {**extra, **added}
     return Expected(plan, wire, model.metric.worst, model.trainable, optimiser, sent, memory)
 
 

@@ -27,7 +27,7 @@ class MalformedError(Exception):
 class Flat:
     """The model as one array, for a task that both sides have; clients send back w_i - w."""
 
-    own_code = False  # whether clients train by code of their own, and send back the arrays that it returns
+    own_training = False  # whether the app trains with its own code, and sends back the arrays that it returns
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -51,8 +51,6 @@ class Flat:
 
 class Arrays(NamedArrays):
     """The arrays of an app that trains by its own code, in messages with their own names and types."""
-
-    own_code = True
 
     def __init__(self, given: ArrayRecord | Mapping[str, Any] | Sequence[Any], worst_error: float = 1.0) -> None:
         named = given if isinstance(given, Mapping) else {str(i): array for i, array in enumerate(given)}

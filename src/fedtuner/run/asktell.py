@@ -39,7 +39,7 @@ class AskTell:
     def tell(self, plan: Plan, reports: Sequence[Report | None] | Tally) -> None:
         """Settle a round that is in flight; it is saved when this returns.
 
-        After an error it is still in flight, and can be told again.
+        After an error it is still in flight, and ``tell`` can be called again.
         """
         work, asked = self._in_flight.get(plan.arm, (None, None))
         name = f"arm {plan.arm}, round {plan.round + 1}"
@@ -74,10 +74,10 @@ class AskTell:
         session.finish(self._course.winner)
 
 
-def _same(asked: Plan, told: Plan) -> bool:
+def _same(asked: Plan, given: Plan) -> bool:
     """Return whether two plans are the same round of the same study; they may have been sent and copied."""
-    jobs = [[(job.client, job.choices) for job in plan.jobs] for plan in (asked, told)]
-    return asked.seed == told.seed and jobs[0] == jobs[1] and np.array_equal(asked.w, told.w)
+    jobs = [[(job.client, job.choices) for job in plan.jobs] for plan in (asked, given)]
+    return asked.seed == given.seed and jobs[0] == jobs[1] and np.array_equal(asked.w, given.w)
 
 
 def _check(name: str, plan: Plan, reports: Sequence[Report | None]) -> None:

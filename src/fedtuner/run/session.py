@@ -1,7 +1,7 @@
-"""A session: a study's store and executor, open. Nobody else calls the executor or writes to the store.
+"""A session is an open study. It alone calls the executor and writes to the store; ``play`` is the driver.
 
-"Arm 7 after round 150" has one answer, so continuing a study is playing its schedule again with the answers that are
-there. ``play`` is the whole driver.
+The state of "arm 7 after round 150" depends on the setup and the federation alone. So a study is continued by running
+its schedule again from the start, with states and records from the store where they exist.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fedtuner.run.store.folder import START
 from fedtuner.run.store.lines import FORMAT
 from fedtuner.run.versions import versions
 
-_UNREAD = np.zeros(0, np.float32)  # in place of a model that nobody needs
+_UNREAD = np.zeros(0, np.float32)  # in place of a model that need not be loaded
 Watch = Callable[[Event], None]
 
 
@@ -47,7 +47,7 @@ class Where:
     store: Store
     workers: int | None = None  # None: one per core
     executor: OpenExecutor | None = None  # None: worker processes
-    watch: Watch | None = None  # is told every event once it is written: the lines of the journal, in order
+    watch: Watch | None = None  # called with every event of the journal, in order, once it is written
 
     def __post_init__(self) -> None:
         for name in ("executor", "watch"):
@@ -61,7 +61,7 @@ class Where:
 
     @staticmethod
     def at(store: str | Path | Store | None, **more: Any) -> Where:
-        """Return a place to run: in a folder, in this process's memory, or in a store of one's own."""
+        """Return the ``Where`` of a folder, of a ``Store``, or (None) of this process's memory."""
         if store is None:
             store = InMemory()
         elif not isinstance(store, Store) or isinstance(store, type):
@@ -76,23 +76,23 @@ class Session:
         self.setup, self.federation, self.where = setup, federation, where
         self.round = Round(setup, federation)
         self.journal = Journal()
-        self.alive: tuple[int, ...] = ()  # arms of the step under way
-        self.until: Mapping[int, int] = {}
-        self.short: dict[int, int] = {}  # rounds that arms which have ended will not use
+        self.alive: tuple[int, ...] = ()  # arms of the current step
+        self.until: Mapping[int, int] = {}  # arm -> the round that it is trained up to
+        self.short: dict[int, int] = {}  # arm that has ended -> rounds that it leaves unused
         self.on_progress: Callable[[], None] = lambda: None
         self._store, self._stop = where.store, stop
         self._saver = Saver(self.round, self._store, self.journal, None)
         self._release: Callable[[], object] = lambda: None
         self._executor: Executor | None = None
-        self._first: dict[int, int] = {}  # arm -> the first of those that were started with it
-        self._scores: dict[int, dict[int, Score]] = {}  # arm -> round -> what the schedule was told
+        self._first: dict[int, int] = {}  # arm -> the lowest of the arms started with it
+        self._scores: dict[int, dict[int, Score]] = {}  # arm -> round -> score
 
     # Open and close
 
     def open(self) -> Session:
-        """Take the store and read what is there; refuse another study, or begin one."""
+        """Lock the store and read its journal; begin the study, or check that the store holds the same one."""
         self._store.open(3 * 4 * self.federation.model.size * outline(self.setup.schedule).arms)
-        self._release = weakref.finalize(self, self._store.close)  # also where nobody refers to it any more
+        self._release = weakref.finalize(self, self._store.close)  # also when a session is garbage-collected
         try:
             self.journal = fold(self._store.events(), str(self.where.path or "the store"))
             self._saver = Saver(self.round, self._store, self.journal, self._begun())
@@ -103,12 +103,12 @@ class Session:
         return self
 
     def close(self) -> None:
-        """End the workers and let go of the store."""
+        """End the workers and release the store."""
         executor, self._executor = self._executor, None
         try:
             if executor is not None:
                 executor.close()
-                self._listen()  # also to what made the work fail
+                self._note_clients_and_faults()  # also after a failure
         finally:
             self._release()
 
@@ -119,7 +119,7 @@ class Session:
         self.close()
 
     def _begun(self) -> Vector | None:
-        """Begin the study unless it has begun; return the weights that all arms begin from, if they are given."""
+        """Begin the study unless it has begun; return the weights that all arms begin from, if the model gives them."""
         start, begun = self.federation.model.start, self.journal.begun
         layout = [asdict(part) for part in self.federation.model.layout()]
         setup, federation = self.setup.describe(), self.federation.describe()
@@ -134,19 +134,19 @@ class Session:
     # Follow a schedule
 
     def take(self, step: Step) -> None:
-        """Let go of the arms that a step says are out, and start those that it starts."""
+        """Eliminate the arms that a step eliminates, and start those that it starts."""
         done = step.start.keys() <= self.journal.arms.keys() and not self._left(step.until)
         released = {arm for arm, _ in set(self.keep) - set(step.keep)}
         self.keep = step.keep
         out = self._eliminate(step.out)
         self.start(step.start)
-        if not done:  # a step of the past let go of its states then, and later ones may keep others
-            self._let_go({*out, *released})  # after the start, as arms may go on from these
+        if not done:  # a step that is only repeated has deleted its states before, and later steps may need others
+            self._delete_states({*out, *released})  # after the start, as new arms may continue these states
         self.alive = tuple(step.until)
 
     @property
     def keep(self) -> Iterable[Key]:
-        """States that are still wanted, beside the arms' latest."""
+        """States that are kept beside the arms' latest."""
         return self._saver.keep
 
     @keep.setter
@@ -154,18 +154,18 @@ class Session:
         self._saver.keep = frozenset(keys)
 
     def sweep(self) -> None:
-        """Delete states that are neither their arm's latest nor kept, and what clients remember for them alone."""
+        """Delete states that are neither their arm's latest nor in ``keep``, and the blobs that only they use."""
         self._saver.drop_old(self.journal.arms)
         for arm in self.journal.arms:
             self._saver.sweep(arm)
 
     def start(self, arms: Mapping[int, Start]) -> None:
-        """Start arms: proposed together, with all scores so far; those that the journal knows are as they were."""
+        """Start arms: proposed together, knowing all scores so far. Arms in the journal stay as they are."""
         self._first |= dict.fromkeys(arms, min(arms, default=0))
         known = dict(self.journal.arms)
         for id, start in arms.items():
             if id not in known:
-                known[id] = self._arm(id, start, known)  # the next one may be proposed knowing of it
+                known[id] = self._arm(id, start, known)  # the sampler may use it for the next one
         self._append([self._started(known[id]) for id in arms if id not in self.journal.arms])
 
     def _arm(self, id: int, start: Start, known: Mapping[int, Arm]) -> Arm:
@@ -175,7 +175,7 @@ class Session:
             client, server = parent.client, parent.server
             if start.change is not None:
                 client, server = start.change(setup.space, parent, stream(setup.seed, "arm", id, "change"))
-            # A parent that has ended before that round goes on from its last state.
+            # If the parent ended before that round, the child continues its last state.
             at = min(start.parent[1], self.journal.round_of(parent.id))
             return Arm(id, client, server, (parent.id, at), horizon)
         past = self._past(id, known) if setup.sampler.learns else ()
@@ -191,9 +191,9 @@ class Session:
         return Started(arm, self.setup.tuner.offers(state.belief)[0], saved)
 
     def _past(self, id: int, known: Mapping[int, Arm]) -> list[Past]:
-        """Return the arms before one, those of earlier groups with their scores.
+        """Return the arms before one; those that were not started together with it have scores.
 
-        An arm that has ended counts as compared, with its last score, at every rung of the arms that started with it.
+        An arm that has ended keeps its last score at every later rung of the arms started with it.
         """
         past = []
         for other in sorted(a for a in known if a < id):
@@ -208,12 +208,12 @@ class Session:
         return past
 
     def advance(self, until: Mapping[int, int]) -> None:
-        """Bring arms to a round each, from wherever the store has them; raise ``Interrupted`` if stopped before."""
+        """Train arms up to a round each, from their latest states; raise ``Interrupted`` if stopped before."""
         self.until = until
         self.short |= {arm: t - self.journal.round_of(arm) for arm, t in until.items() if arm in self.journal.ended}
         work = self._left(until)
         executor = self.executor() if work else None
-        if work or self.short:  # after the executor was opened: a progress bar has a thread, and workers are forked
+        if work or self.short:  # after the executor forked its workers, as a progress bar has a thread
             self.on_progress()
         try:
             if executor is not None:
@@ -246,18 +246,18 @@ class Session:
         return [one for one in left if not one.done]
 
     def work(self, arm: int, until: int) -> Advance:
-        """Return what is left to do of an arm up to a round; where that is nothing, its state is not loaded."""
+        """Return the work that is left of an arm up to a round; the state is loaded only if there is some."""
         known, reached, ended = self.journal.arms[arm], self._saver.reached(arm), self.journal.ended.get(arm, "")
         if reached >= until or ended:
             return Advance(known, State(reached, _UNREAD, None, ended=ended), until)
         return Advance(known, self.latest(arm), until)
 
     def accept(self, progress: Progress, save: bool = False) -> None:
-        """Take note of rounds. They are saved once their state is here and it is time, or at once if ``save``.
+        """Take rounds that were done. They are saved with their state: now and then, at the last round, or if ``save``.
 
-        Work that was done again repeats rounds: each counts once.
+        Work that was repeated brings rounds a second time; they are ignored.
         """
-        self._listen()  # first: a round may count the clients that have come
+        self._note_clients_and_faults()  # first, as the round's clients may be new
         arm, state = progress.arm, progress.state
         for record in progress.records:
             if record.round == self.journal.round_of(arm) + 1:
@@ -271,13 +271,13 @@ class Session:
             if due or finished or save or self.federation.save_every_round:
                 self._flush(arm)
 
-    def _listen(self) -> None:
-        """Write down who came and what went wrong."""
+    def _note_clients_and_faults(self) -> None:
+        """Write new clients to the journal and faults to the log."""
         new = self.federation.met()[len(self.journal.clients) :]
         self._append([Joined(tuple(new))] if new else [], self.federation.notes())
 
     def evidence(self, until: Mapping[int, int], scoring: Scoring, target: str) -> Evidence:
-        """Return what a schedule is told of arms at rounds; a target is a way to read the records."""
+        """Return arms' scores and records up to a round each, for a schedule of this scoring and target."""
         records = {arm: self.journal.records(arm, t) for arm, t in until.items()}
         scores = {arm: scoring.score(rounds, target) for arm, rounds in records.items()}
         for arm, t in until.items():
@@ -286,11 +286,11 @@ class Session:
         return Evidence(scores, records, ended)
 
     def retire(self, arms: Iterable[int]) -> None:
-        """Write down that arms are out, and let go of what their clients remember."""
-        self._let_go(self._eliminate(arms))
+        """Eliminate arms, and delete the states and client memory that are no longer needed."""
+        self._delete_states(self._eliminate(arms))
 
     def _eliminate(self, arms: Iterable[int]) -> list[int]:
-        """Write down that arms are out; return those for which it was not yet written."""
+        """Write to the journal that arms are eliminated; return those that were not so before."""
         new = [arm for arm in arms if arm not in self.journal.eliminated]
         self._append([Eliminated(arm, self.journal.round_of(arm), self._last_score(arm)) for arm in new])
         return new
@@ -299,8 +299,8 @@ class Session:
         scores = self._scores.get(arm, {})
         return scores[max(scores)] if scores else (float("inf"), float("inf"))
 
-    def _let_go(self, arms: Iterable[int]) -> None:
-        """Delete old states of arms, and what their clients remember where no state needs it any more."""
+    def _delete_states(self, arms: Iterable[int]) -> None:
+        """Delete arms' old states, and the client memory that no state needs any more."""
         self._saver.drop_old(arms)
         for arm in arms:
             if arm in self.journal.eliminated:
@@ -308,27 +308,27 @@ class Session:
             self._saver.sweep(arm)
 
     def finish(self, winner: Key) -> None:
-        """Write down the winner and let go of the others."""
+        """Write the winner to the journal and eliminate the other arms."""
         arm, round = winner[0], min(winner[1], self.journal.round_of(winner[0]))
         self.keep = [(arm, round)]
         self._eliminate(other for other in self.journal.arms if other != arm)
         if self.journal.won is None:
-            self._let_go(self.journal.arms)  # of all: a crash may have left what was to go before
+            self._delete_states(self.journal.arms)  # of all arms: a crash may have left some
             score = self.setup.schedule.scoring.score(self.journal.records(arm, round), self.setup.target)
             self._append([Won(arm, round, score)])
 
     # Models
 
     def latest(self, arm: int) -> State:
-        """Return an arm's latest state; an arm that has none in the store begins."""
+        """Return an arm's latest state, or its first one if none is saved."""
         return self._saver.latest(arm)
 
     def state(self, key: Key) -> State:
-        """Return an arm's state after some round."""
+        """Return the state after a round."""
         return self._saver.state(key)
 
     def evaluate(self, key: Key, split: str, config: str = "mode") -> Evaluation:
-        """Return what all clients measure with an arm's model; measured once, unless clients were missing."""
+        """Return the evaluation of a state on all clients; it is repeated only if clients were missing."""
         kept = self.journal.evaluated.get((key, split, config))
         if kept is None or kept.missing:
             clients = self.federation.everyone()
@@ -339,12 +339,12 @@ class Session:
             kept = Evaluation(
                 before.loss, after.loss, before.error, after.error, after.count, tally.reported, missing
             )  # fmt: skip
-            self._listen()
+            self._note_clients_and_faults()
             self._append([Evaluated(*key, split, config, kept)])
         return kept
 
     def executor(self) -> Executor:
-        """Return the executor, opened when first needed: a finished study needs none."""
+        """Return the executor, opened on first use: a finished study needs none."""
         if self._executor is None:
             opener = self.federation.executor or self.where.executor or open_executor
             self._executor = opener(self.round, self._store.blobs, self.where.workers)
@@ -354,23 +354,23 @@ class Session:
 
     def _flush(self, *arms: int) -> None:
         for arm in arms:
-            self._tell(self._saver.flush(arm))
+            self._notify(self._saver.flush(arm))
 
     def _append(self, events: Sequence[Event], notes: Sequence[Note] = ()) -> None:
         if events or notes:
             self._store.append(events, notes)
         for event in events:
             self.journal.add(event)
-        self._tell(events)
+        self._notify(events)
 
-    def _tell(self, events: Sequence[Event]) -> None:
+    def _notify(self, events: Sequence[Event]) -> None:
         if self.where.watch is not None:
             for event in events:
                 self.where.watch(event)
 
 
 def play(schedule: Schedule, session: Session) -> None:
-    """Follow a schedule to its end and name the winner."""
+    """Run a schedule to its end and write down the winner."""
     course = Play(schedule)
     while course.step is not None:
         step = course.step
@@ -382,9 +382,9 @@ def play(schedule: Schedule, session: Session) -> None:
 
 
 def _refuse(name: str, old: Begun, new: Begun) -> None:
-    """Raise if a store holds another study."""
+    """Raise an error if a store holds another study."""
     was, now = ({**begun.setup, "problem": begun.federation, "layout": begun.layout} for begun in (old, new))
-    # In a setting 0 is 0.0, but in a space a range of whole numbers draws differently.
+    # In settings 0 equals 0.0, but in a space a range of whole numbers is sampled differently.
     now |= {key: _as_stored(was.get(key), value) for key, value in now.items() if key not in ("client", "server")}
     changed = list(tables.differences(was, now))
     if changed:
@@ -395,7 +395,7 @@ def _refuse(name: str, old: Begun, new: Begun) -> None:
 
 
 def _as_stored(old: Any, new: Any) -> Any:
-    """Return a setting, with numbers written as in the store where they are equal."""
+    """Return a setting, with the store's numbers where they are equal."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         return {key: _as_stored(old.get(key), value) for key, value in new.items()}
     return old if old == new else new

@@ -1,4 +1,4 @@
-"""A study: what is tuned, every round that was done, and the winner. ``tune`` makes one and runs it."""
+"""A study: setup, federation, journal and winner. ``tune`` makes one and runs it."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ class Best:
 
     arm: int
     rounds: int
-    score: float  # what it was compared by when it won; infinite if every arm diverged
+    score: float  # of the schedule's metric and the study's target; infinite if every arm diverged
     server: Config  # b
     client: Config  # the mode of theta
     candidates: tuple[Config, ...]  # c_1..c_k
     theta: Floats
-    model: Vector  # w; pytorch.Task.module(w) makes a module of it
+    model: Vector  # w; pytorch.Task.module(w) returns it as a module
 
 
 class Study:
-    """A tuning run, finished or not: a view of its journal and states. ``tune`` and ``prepare`` make it."""
+    """A tuning run, finished or not. ``tune`` and ``prepare`` make it."""
 
     def __init__(self, setup: Setup, federation: Federation, where: Where) -> None:
         self.setup, self.problem, self.where = setup, federation, where
@@ -57,7 +57,7 @@ class Study:
 
     @property
     def schedule(self) -> Schedule:
-        """Which arms run, and how long."""
+        """The schedule of the setup."""
         return self.setup.schedule
 
     @property
@@ -66,8 +66,8 @@ class Study:
         return self.where.path
 
     def run(self, progress: bool | Show | None = None, label: str = "tuning") -> Study:
-        """Run it to its end, from wherever its store has it, and return it."""
-        # Where rounds are those of real devices, whoever runs us (Flower) shows our lines and has its own way to end.
+        """Run it to its end, continuing from its store, and return it."""
+        # With real devices, the program around this one (Flower) prints our lines and handles signals.
         devices = self.problem.save_every_round
         shown = True if progress is None and devices else progress
         with showing(shown, label) as show, stoppable(not devices) as stop, self._session(stop) as session:
@@ -77,7 +77,7 @@ class Study:
 
     @contextmanager
     def _session(self, stop: Stop = lambda: False) -> Iterator[Session]:
-        """Yield an open session, whose journal is the study's from now on."""
+        """Yield an open session, whose journal becomes the study's."""
         self.close()
         with Session(self.setup, self.problem, self.where, stop) as session:
             self.journal = session.journal
@@ -86,11 +86,12 @@ class Study:
     # Ask and tell
 
     def ask(self) -> Plan | None:
-        """Return the next round to do: an arm's model, a configuration for each client, the server's hyperparameters.
+        """Return the plan of the next round: a model, a configuration for each client, the server's hyperparameters.
 
-        None where there is nothing to do now: the study is ``finished``, or it waits for the rounds in flight. The
-        study holds its store until it is finished, closed (``with prepare(...) as study``) or no longer referred to.
-        Asked again after that, it gives the rounds in flight once more, the same to the bit.
+        None means that there is nothing to do now: the study is ``finished``, or it waits for the rounds in flight
+        (those that ``ask`` has returned and ``tell`` has not yet received). The study locks its store until it is
+        finished, closed (``with prepare(...) as study``) or garbage-collected. A study that continues later returns the
+        rounds in flight again, equal to the bit.
         """
         if self._asking is None and not self.finished:
             session = Session(self.setup, self.problem, self.where).open()
@@ -106,9 +107,9 @@ class Study:
         return plan
 
     def tell(self, plan: Plan, reports: Sequence[Report | None] | Tally) -> None:
-        """Settle a round: reports in the order of the plan's jobs, None where a client did not answer; or their tally.
+        """Settle a round: reports in the order of the plan's jobs, None where a client did not answer; or a tally.
 
-        Rounds in flight may be told in any order. A round that was told is in the store when this returns.
+        Rounds in flight may come in any order. The round is in the store when this returns.
         """
         if self._asking is None:
             why = "the study is finished" if self.finished else "ask() for one first"
@@ -123,7 +124,7 @@ class Study:
         return self.journal.won is not None
 
     def close(self) -> None:
-        """Let go of the store; ``ask`` opens it again."""
+        """Release the store; ``ask`` opens it again."""
         if self._asking is not None:
             asking, self._asking = self._asking, None
             asking.session.close()
@@ -134,7 +135,7 @@ class Study:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    # What is known
+    # Results
 
     @property
     def rounds_used(self) -> int:
@@ -143,7 +144,7 @@ class Study:
 
     @property
     def local_work(self) -> int:
-        """Local trainings done so far, over all arms: a client's work in a round is one, or ``FedEx.tries`` of them."""
+        """Local trainings done so far, over all arms: ``FedEx.tries`` for each client of a round."""
         return self.journal.trainings
 
     @property
@@ -153,7 +154,7 @@ class Study:
 
     @property
     def winner(self) -> Key:
-        """The winner, and the round after which it won."""
+        """The winning arm, and the round after which it won."""
         if self.journal.won is None:
             raise SpecError("the study is not finished, so it has no winner yet: run it to the end")
         return self.journal.won.arm, self.journal.won.round
@@ -171,15 +172,15 @@ class Study:
         )  # fmt: skip
 
     def state(self, key: Key) -> State:
-        """Return an arm's state after some round, if it is kept."""
+        """Return the state of (arm, round), if it is kept."""
         return load_state(self.where.store, Round(self.setup, self.problem), self.journal, key)
 
     def evaluate(self, split: str = "test", config: str = "mode", metric: str = "error") -> dict[str, float]:
         """Return the winner's mean error over all clients: of the server's model, and after each client's fine-tuning.
 
-        Clients fine-tune with the mode of theta, or (``config="sample"``) each with its own draw from theta. It is
-        NaN where no client has examples. The answer is kept with the study. If clients that are known did not answer (a
-        fleet's may be away), ``missing`` says how many, and the next call asks again.
+        Clients fine-tune with the mode of theta, or (``config="sample"``) each with its own draw from theta. The result
+        is NaN if no client has examples. It is kept with the study, and computed again only if some clients did not
+        answer: ``missing`` is their number.
         """
         checks.one_of("split", split, SPLITS)
         checks.one_of("config", config, ("mode", "sample"))
@@ -192,7 +193,7 @@ class Study:
         return kept.mean(metric)
 
     def describe(self) -> dict[str, Any]:
-        """Return what the study is, by the names of a study.toml."""
+        """Return setup and problem, by the names of a study.toml."""
         return {**tables.plain(self.setup.describe()), "problem": tables.plain(self.problem.describe())}
 
 
@@ -210,9 +211,9 @@ def prepare(
     watch: Watch | None = None,
     **settings: Any,
 ) -> Study:
-    """Check everything and return the study, not yet run: ``run()`` it, or ``ask()`` for rounds and ``tell()`` them.
+    """Check all settings and return the study, not yet run: ``run()`` it, or use ``ask()`` and ``tell()``.
 
-    The arguments are those of ``tune``. Here FedEx is on only where it is given.
+    The arguments are those of ``tune``, but without ``fedex`` (or ``tuner``) there is no FedEx.
     """
     if fedex is not None and tuner is not None:
         raise SpecError("fedex and tuner are both given, but an arm has one tuner: give one of them")
@@ -258,13 +259,18 @@ def tune(
 ) -> Study:
     """Tune a method's hyperparameters on a problem and return the finished study.
 
-    ``space`` is by default the method's own (the paper's) with what the model has; ``fedex=None`` leaves the client's
-    hyperparameters to the schedule alone, ``tuner=`` is one of your own; ``schedule`` is by default the paper's halving
-    of 2000 rounds. With a ``store`` the study continues when the same call is made again. ``workers`` is by default one
-    per core; the result does not depend on it. ``progress=True`` prints lines where there is no terminal for a bar, as
-    a fleet does without being asked. ``engine`` is by default ``batched`` for small networks that it covers, else
-    ``sequential``. ``sampler`` proposes the arms: uniform draws, or ``samplers.optuna("tpe")``, which learns from
-    finished ones. Further settings are those of ``Setup``, and ``executor`` and ``watch``, which do not change results.
+    space       what is tuned; by default the hyperparameters of the method (the paper's space) and of the model
+    fedex       None: every arm has one client configuration, which only the schedule tunes; ``tuner=`` replaces FedEx
+    schedule    by default the paper's successive halving, with 2000 rounds
+    cohort      clients per round; ``cohorts="shared"`` gives all arms the same clients in the same round
+    target      arms are compared by the clients' models ("personalized") or the server's ("global")
+    store       a folder; the same call continues the study in it. None: nothing is kept
+    workers     processes, by default one per core; the result does not depend on their number
+    progress    True prints lines where there is no terminal for a progress bar; a fleet always does
+    engine      "auto" is "batched" for small networks that it covers, else "sequential"
+    sampler     proposes the arms: uniform draws, or e.g. ``samplers.optuna("tpe")``, which learns from finished arms
+
+    Further settings are the other fields of ``Setup``; and ``executor`` and ``watch``, which do not change results.
     """
     study = prepare(
         problem, space, method=method, fedex=None if "tuner" in settings else fedex, schedule=schedule, cohort=cohort,
@@ -275,9 +281,9 @@ def tune(
 
 
 def untuned(study: Study, progress: bool | Show | None = None) -> Study:
-    """Train the method's default configuration for as many rounds as the study's longest arm: the thing to beat.
+    """Train the method's default configuration for as many rounds as the study's longest arm: the baseline.
 
-    It is kept in the folder ``untuned`` of the study's own.
+    Its store is the folder ``untuned`` inside the study's.
     """
     if not isinstance(study, Study):
         raise SpecError(f"study = {brief(study)}, but must be a Study, such as tune(...) returns")

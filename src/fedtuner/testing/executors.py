@@ -103,7 +103,7 @@ class ExecutorLaws:
         whole = [replace(one, until=rest[one.arm.id][1].round) for one in whole]
         _assert_same(round, joined, _serial(round, whole))
 
-    def test_told_to_stop_before_it_begins_it_does_nothing(self) -> None:
+    def test_a_stop_before_it_begins_leaves_nothing_done(self) -> None:
         """No round is begun."""
         round = self.round()
         with self._open(round) as executor:

@@ -72,7 +72,7 @@ class FederationLaws:
         other.recall(met)
         assert list(other.met())[: len(met)] == met
 
-    def test_notes_are_told_once(self) -> None:
+    def test_notes_are_returned_once(self) -> None:
         """What went wrong is handed over, not repeated."""
         federation = self.federation()
         list(federation.notes())

@@ -27,7 +27,7 @@ SPACE = Space(
 
 
 class SamplerLaws:
-    """Laws of a sampler, told scores from a table; override ``sampler``, and ``schedule`` if it needs another one."""
+    """Laws of a sampler, on scores from a table; override ``sampler``, and ``schedule`` if it needs another one."""
 
     space: Space = SPACE
     arms = 8  # how many are proposed, one after the other

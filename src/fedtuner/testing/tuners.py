@@ -161,7 +161,7 @@ class TunerLaws:
         start = _cost(tuner.best(belief))
         for t in range(self.rounds if self.learns else 0):
             chosen = tuner.choose(belief, 10, _streams(t))
-            belief = tuner.update(belief, [_told(choices) for choices in chosen])
+            belief = tuner.update(belief, [_seen_costs(choices) for choices in chosen])
         if self.learns:
             least = min(map(_cost, tuner.offers(belief)[0]))
             assert _cost(tuner.best(belief)) <= least + 0.1 * (start - least)
@@ -210,11 +210,11 @@ def _beliefs(tuner: Tuner) -> list[Any]:
 
 def _after(tuner: Tuner, belief: Any, rounds: int) -> Any:
     for t in range(rounds):
-        belief = tuner.update(belief, [_told(choices) for choices in tuner.choose(belief, 5, _streams(t))])
+        belief = tuner.update(belief, [_seen_costs(choices) for choices in tuner.choose(belief, 5, _streams(t))])
     return belief
 
 
-def _told(choices: tuple[Choice, ...]) -> Seen:
+def _seen_costs(choices: tuple[Choice, ...]) -> Seen:
     return _as_seen(choices, [_cost(choice.config) for choice in choices], 3.0)
 
 

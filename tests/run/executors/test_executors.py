@@ -148,7 +148,7 @@ def test_rounds_shared_among_workers_give_the_same_bits(team, monkeypatch, expec
 
 
 def test_the_arm_that_the_others_wait_for_is_shared(team, monkeypatch, shared):
-    """Two arms, two workers: when one is done, the other is broken off and both workers go on with it."""
+    """Two arms, two workers: when one is done, the other stops after its round, and both workers share its rounds."""
     monkeypatch.setattr(processes, "_WORTH_SHARING", 0.0)
     long, short = beginning(0, None, 200), beginning(1, None, 1)
     records, states = collect(team(2), [long, short])
@@ -198,7 +198,7 @@ def test_how_often_states_are_sent_changes_nothing(team, monkeypatch, expected, 
     sent = [p for p in team(2).advance(work(), never) if p.state is not None]
     if ship:  # the last alone; and each round of the arm that the others were waiting for
         assert 4 <= len(sent) <= 10
-    else:  # each round; and, once more, that of an arm that was broken off
+    else:  # each round; and, once more, that of an arm that was stopped to be shared
         assert 20 <= len(sent) <= 22
     assert {p.arm: packed(p.state) for p in sent} == expected[1]
 

@@ -1,7 +1,7 @@
 """Messages between the driver and its workers: small ones through a pipe, large arrays through shared memory.
 
-A model of 26 MB takes 87 ms as a pickle through a pipe; here it is one copy in and one out. The shared memory is a file
-without a name that both sides opened before the fork, so nothing is left behind however a process dies.
+A model of 26 MB takes 87 ms as a pickle through a pipe; here it is one copy in and one out. The shared memory is an
+anonymous file that both sides opened before the fork, so nothing is left behind when a process dies.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Channel:
 
 
 def pair(context: Any) -> tuple[Channel, Channel]:
-    """Return both ends; where there is no memory without a name, everything goes through the pipe."""
+    """Return both ends; without fork and ``memfd_create`` (anonymous shared memory) all goes through the pipe."""
     here, there = context.Pipe()
     shared = hasattr(os, "memfd_create") and context.get_start_method() == "fork"
     one, two = (Region(context), Region(context)) if shared else (None, None)

@@ -76,8 +76,8 @@ class Folder:
                 self._read = None
             if notes:
                 about = {"time": round(time.time(), 3), "host": socket.gethostname()}
-                told = (json.dumps({**about, **asdict(note)}) for note in notes)
-                self.files.append(self.path / "log.jsonl", "".join(f"{line}\n" for line in told).encode())
+                logged = (json.dumps({**about, **asdict(note)}) for note in notes)
+                self.files.append(self.path / "log.jsonl", "".join(f"{line}\n" for line in logged).encode())
 
     def save(self, key: Key, state: State, belief: Vectors) -> str:
         """Write a state's file."""

@@ -31,8 +31,8 @@ def _line(event: Event) -> bytes:
 def _fields(event: Event) -> dict[str, Any]:
     if not isinstance(event, Done):
         return asdict(event)
-    told = {"record": vars(event.record), "belief": event.belief, "state": event.state, "ended": event.ended}
-    return {**told, "candidates": event.candidates} if event.candidates else told
+    fields = {"record": vars(event.record), "belief": event.belief, "state": event.state, "ended": event.ended}
+    return {**fields, "candidates": event.candidates} if event.candidates else fields
 
 
 def _json(value: Any) -> str:
