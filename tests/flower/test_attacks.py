@@ -20,7 +20,7 @@ from flwr.clientapp import ClientApp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory_grid import MemoryGrid
-from test_fleet import CLIENTS, deaf, dropping, fleet_of, grid_of, same, simulated, tune, with_w
+from test_fleet import CLIENTS, deaf, dropping, fleet_of, grid_of, same, simulate, simulated, states, tune, with_w
 from test_messages import job, plan, reader
 
 import fedtuner as ft
@@ -29,7 +29,7 @@ from fedtuner import methods
 from fedtuner.core.records import Report
 from fedtuner.errors import FleetError
 from fedtuner.flower import handshake
-from fedtuner.flower.handshake import Requirements
+from fedtuner.flower.handshake import Requirements, client_number
 from fedtuner.flower.messages import VERSION
 from fedtuner.flower.wire import Arrays, MalformedError
 
@@ -257,8 +257,8 @@ def test_an_update_of_huge_numbers_does_not_win(lie, tmp_path):
 
 def test_a_report_with_a_further_vector_of_huge_numbers_is_left_out():
     grid = grid_of()
-    huge, weight = np.full(12, 3e38, np.float32), np.array([16, 1], np.float32)
-    grid.faults[1002] = record("extra", ArrayRecord({"control": Array(huge), "weight": Array(weight)}))
+    huge, weight = np.full(12, 1e30, np.float32), np.array([16], np.float32)
+    grid.faults[1002] = record("memory", ArrayRecord({"control": Array(huge), "weight": Array(weight)}))
     once: Any = {"method": methods.scaffold, "cohort": 6, "schedule": ft.random_search(budget=4, longest=4)}
     study = tune(grid, **once)
     assert study.problem.faults == {"screened": 4}
@@ -273,6 +273,50 @@ def test_a_lie_about_the_examples_has_a_share_of_the_round_below_half():
         of = {row.client: row for row in r.rows}["phone2"]
         assert 0.24 < of.examples / r.examples <= 0.25
         assert 0.24 < of.validated / r.validated <= 0.25
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddyn"])
+@pytest.mark.parametrize("weight", [(1e9, 1.0), (-1e9, 0.0), (0.0, 1e9)], ids=str)
+def test_by_how_much_a_weight_has_changed_is_not_for_a_device_to_say(name, weight):
+    """The server finds it, and the sum that it is for, from |T| and from what the client remembers."""
+    method, grid = getattr(methods, name), grid_of()
+    vector = next(iter(method.extra))
+    lie = {vector: Array(np.full(12, 3e38, np.float32)), "weight": Array(np.array(weight, np.float32))}
+    grid.faults[1002] = record("extra", ArrayRecord(lie))
+    once: Any = {"method": method, "cohort": 6, "schedule": ft.random_search(budget=4, longest=4)}
+    study = tune(grid, **once)
+    assert not study.problem.faults
+    same(study, simulate(**once))
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddyn"])
+def test_a_client_without_what_it_must_remember_is_malformed(name):
+    method, grid = getattr(methods, name), grid_of()
+    grid.faults[1002] = record("memory", ArrayRecord())
+    once: Any = {"method": method, "cohort": 6, "schedule": ft.random_search(budget=4, longest=4)}
+    study = tune(grid, **once)
+    assert study.problem.faults == {"malformed": 4}
+    same(study, dropping(2, **once))
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddyn"])
+def test_a_lie_about_the_examples_counts_as_little_in_the_mean_of_what_clients_keep(name):
+    """And they telescope: in each round the bound is another, and the server's total is that of the last one."""
+    grid = grid_of(toys.clients(10))
+    lies = iter(range(10**9, 2 * 10**9))
+    grid.faults[1002] = lambda reply: numbers(examples=next(lies))(remembering_so_many(reply, 1e9))
+    once: Any = {"method": getattr(methods, name), "schedule": ft.random_search(budget=4, longest=4), "cohort": 10}
+    study = tune(grid, fleet_of(grid, least=10), **once)
+    assert study.problem.faults == {"capped": 4}
+    [state] = states(study).values()
+    assert state.slots["weight"][:2].tolist() == [study.history[-1].examples, 10]
+    liar: Any = state.memory[client_number("phone2")]
+    assert 0.24 < liar["weight"][0] / study.history[-1].examples <= 0.25
+
+
+def remembering_so_many(reply: Message, examples: float) -> Message:
+    reply.content["memory"]["weight"] = Array(np.array([examples], np.float32))
+    return reply
 
 
 def test_honest_devices_are_not_touched():

@@ -189,7 +189,7 @@ def test_a_change_that_is_not_finite_is_broken_and_only_its_own_value_the_worst(
 
 
 three, four = np.zeros(3, np.float32), np.zeros(4, np.float32)
-declaring = replace(methods.scaffold, extra={"control": "trainable"}, memory={"control": "trainable"})
+declaring = replace(methods.scaffold, extra={"control": "trainable"}, memory={"control": "trainable"}, recount=None)
 
 
 @pytest.mark.parametrize(

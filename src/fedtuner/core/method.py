@@ -96,6 +96,10 @@ class Local:
         return total
 
 
+# (job, |T|, memory) -> what a client sends for the aggregation, and what it remembers
+Recount = Callable[[Job, int, Vectors], tuple[Vectors, Vectors]]
+
+
 def _nothing(change: Vector) -> Vectors:
     return {}
 
@@ -126,6 +130,9 @@ class Method:
     extra: Mapping[str, Shape] = field(default_factory=dict)
     sums: tuple[str, ...] = ()  # those of extra that are summed instead of averaged
     memory: Mapping[str, Shape] = field(default_factory=dict)
+    recount: Recount | None = (
+        None  # computes all of ``extra`` from |T| and what a client remembers, where that is enough
+    )
     plain: bool = False  # whether a ``Learner``'s own training may replace its local training
     given: frozenset[str] = (
         frozenset()

@@ -118,15 +118,22 @@ class Round:
         """Return the reports after the study's screens; None where one is dropped."""
         screened = list(reports)
         for screen in self.setup.screens:
-            screened = screen(plan, screened)
-        return [self._with_extra(plan, a, b) for a, b in zip(reports, screened, strict=True)]
+            after = screen(plan, screened)
+            screened = [self._recomputed(plan, *three) for three in zip(plan.jobs, screened, after, strict=True)]
+        return screened
 
-    def _with_extra(self, plan: Plan, given: Report | None, screened: Report | None) -> Report | None:
-        """Return a screened report with the vectors that the server's optimiser needs, computed from the new change."""
-        if given is None or screened is None or screened.change is given.change:
+    def _recomputed(self, plan: Plan, job: Job, given: Report | None, screened: Report | None) -> Report | None:
+        """Return a screened report; what is computed from its change and its |T| is computed again."""
+        if given is None or screened is None:
             return screened
-        extra = self.setup.method.optimiser(plan.server).extra(screened.change[: self.federation.model.trainable])
-        return replace(screened, extra={**screened.extra, **extra}) if extra else screened
+        method, made = self.setup.method, screened
+        if screened.change is not given.change:
+            extra = method.optimiser(plan.server).extra(screened.change[: self.federation.model.trainable])
+            made = replace(made, extra={**made.extra, **extra}) if extra else made
+        if screened.examples != given.examples and method.recount is not None and screened.memory:
+            sent, kept = method.recount(job, screened.examples, screened.memory)
+            made = replace(made, extra={**made.extra, **sent}, memory={**made.memory, **kept})
+        return made
 
     def combine(self, plan: Plan, reports: Reports, screened: Reports) -> Tally:
         """Return the tally of ``screened``; ``reports`` are the same before the screens, to count the changed ones."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
-from fedtuner.core.method import Method, Optimiser, Shape
+from fedtuner.core.method import Method, Optimiser, Recount, Shape
 from fedtuner.core.model import NOTHING, Metrics, Model, Vectors, finite
 from fedtuner.core.records import Job, Plan, Report, Tried
 from fedtuner.core.tally import penalised
@@ -34,12 +34,13 @@ class Expected:
     optimiser: Optimiser
     extra: Shapes
     memory: Shapes
+    recount: Recount | None = None
 
     def read(self, content: RecordDict, job: Job) -> Report:
         """Return the report on a job, or raise ``MalformedError``.
 
         What the server can find out by itself is not taken from the report: the labels, whether the change is finite,
-        and what the server's optimiser asks of a change.
+        what the server's optimiser asks of a change, and sums that follow from what the client remembers.
         """
         records, numbers = content.array_records, content.metric_records.get(REPORT)
         if numbers is None or ARRAYS not in records:
@@ -47,9 +48,12 @@ class Expected:
         examples, validated = (_count(numbers, name) for name in ("examples", "validated"))
         tried = tuple(self._tried(numbers, job, validated))
         extra = _declared("extra", records.get(EXTRA), self.extra, all_of=True)
-        memory = _declared("memory", records.get(MEMORY), self.memory)
+        memory = _declared("memory", records.get(MEMORY), self.memory, all_of=self.recount is not None)
         change = self.wire.change(records[ARRAYS], self.plan.w)
         with np.errstate(over="ignore", invalid="ignore"):
+            if self.recount is not None:
+                sent, memory = self.recount(job, examples, memory)
+                extra = {**extra, **sent}
             extra = {**extra, **self.optimiser.extra(change[: self.trainable])}
         ok = finite(change, *extra.values())
         if not ok and validated:
@@ -77,7 +81,8 @@ def expected(plan: Plan, method: Method, model: Model, wire: Wire) -> Expected:
     extra, memory = _shapes(method.extra, model), _shapes(method.memory, model)
     added = {name: v.shape for name, v in optimiser.extra(np.zeros(model.trainable, np.float32)).items()}
     sent = {} if wire.own_training else {**extra, **added}
-    return Expected(plan, wire, model.metric.worst, model.trainable, optimiser, sent, memory)
+    recount = None if wire.own_training else method.recount
+    return Expected(plan, wire, model.metric.worst, model.trainable, optimiser, sent, memory, recount)
 
 
 def _shapes(declared: Mapping[str, Shape], model: Model) -> Shapes:

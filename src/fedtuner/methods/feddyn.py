@@ -57,5 +57,5 @@ def aggregate(server: Server, tally: Tally, b: Config) -> tuple[Vector, Vectors]
 feddyn = method(
     "feddyn", "Acar et al. 2021", local, aggregate, client={**TRAINING, "dyn": DYN}, server={**STEP, "alpha": ALPHA},
     extra={"linear": "trainable", kept.WEIGHT: (2,)}, sums=("linear", kept.WEIGHT),
-    memory={"linear": "trainable", kept.WEIGHT: (1,)},
+    memory={"linear": "trainable", kept.WEIGHT: (1,)}, recount=kept.recount("linear"),
 )  # fmt: skip

@@ -60,5 +60,5 @@ def aggregate(server: Server, tally: Tally, b: Config) -> tuple[Vector, Vectors]
 scaffold = method(
     "scaffold", "Karimireddy et al. 2020", local, aggregate, client={**TRAINING, "option": OPTION}, sends=("control",),
     extra={"control": "trainable", kept.WEIGHT: (2,)}, sums=("control", kept.WEIGHT),
-    memory={"control": "trainable", kept.WEIGHT: (1,)},
+    memory={"control": "trainable", kept.WEIGHT: (1,)}, recount=kept.recount("control"),
 )  # fmt: skip
