@@ -95,7 +95,7 @@ def test_the_jobs_of_a_plan_share_what_all_clients_are_sent():
 
 metrics = st.builds(Metrics, loss=numbers, error=numbers, count=st.just(7))
 finite = arrays(np.float32, 4, elements=st.floats(-1, 1, width=32))
-remembering = replace(methods.scaffold, memory={"last": "all", "visits": (4,)}, extra={"control": "all"})
+remembering = replace(methods.fedavg, memory={"last": "all", "visits": (4,)}, extra={"control": "all"})
 
 
 @settings(max_examples=60, deadline=None)

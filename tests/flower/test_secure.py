@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +15,8 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedtuner[flower]'")
 
 from flwr.app import Error, Message
+from flwr.clientapp import ClientApp
+from flwr.common import bytes_to_ndarray, ndarray_to_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_grid import MemoryGrid
@@ -25,6 +29,7 @@ from fedtuner.core.round import Round, measured
 from fedtuner.core.screens import Weights
 from fedtuner.errors import FleetError, SpecError
 from fedtuner.flower import SecAgg, secure
+from fedtuner.flower.possible import Limits, impossible
 from fedtuner.flower.secure import Offer, Scale, contribution, order, tally_of
 from fedtuner.rng import stream
 from fedtuner.tuners import fedex as fx
@@ -32,6 +37,7 @@ from fedtuner.tuners import fedex as fx
 CLIENTS = toys.clients(6)
 RANGES = SecAgg(clip=4.0, most_examples=50)  # the count of batches in w changes by more than 1
 SCHEDULE = ft.random_search(budget=2, longest=2)
+ONCE = ft.random_search(budget=1, longest=1)
 
 
 def grid_of(secret: str | None = "hush", task: Any = None) -> MemoryGrid:
@@ -131,8 +137,6 @@ def test_nothing_but_masked_vectors_leaves_a_client():
     masked = [r.content.config_records for r in replies]
     vectors = [v for records in masked for record in records.values() for k, v in record.items() if "masked" in k]
     assert len(vectors) == 5
-    from flwr.common import bytes_to_ndarray
-
     values = np.concatenate([bytes_to_ndarray(v).ravel() for client in vectors for v in client[1:]])
     assert values.size == 5 * (size + 8 + 2 * 3)
     assert np.abs(np.mean(values / 2**32) - 0.5) < 0.15  # uniform on the masks' range
@@ -418,7 +422,9 @@ def test_contributions_add_up_to_the_sums(data):
         reports.append(report(change, data.draw(st.integers(0, 50)), before, after, label))
     parts = [contribution(r, fed.value(r.tried[0]), k, scale(fed)) for r in reports]
     assert all(np.abs(v).max() <= RANGES.clip for p in parts for v in p)
-    tally = tally_of([np.mean([p[n] for p in parts], axis=0) for n in range(2)], len(reports), scale(fed))
+    mean = [np.mean([p[n] for p in parts], axis=0) for n in range(2)]
+    assert not impossible(mean, len(reports), scale(fed), Limits.of(scale(fed), 1.0, 0.0, fed))
+    tally = tally_of(mean, len(reports), scale(fed))
     total = sum(r.examples for r in reports)
     assert (tally.reported, tally.trainings, tally.broken, tally.examples) == (len(reports), len(reports), 0, total)
     seen = {s.labels[0]: s for s in tally.seen}
@@ -458,3 +464,179 @@ def test_an_order_has_all_that_a_client_needs_beside_the_model_and_the_belief():
     assert (what["method"], what["server"], what["configs"]) == ("fedprox", {"lr": 0.5}, [{"lr": 0.1}, {"lr": 0.2}])
     assert secure._tuner_of(what["tuner"]) == fed
     assert (offer.metric, Offer([{}]).metric) == ("loss", "error")
+
+
+# Devices that lie under the masks
+
+
+def lying(app: ClientApp, lie: Any) -> Any:
+    """The app, whose client adds something else to the sums than it should."""
+    honest = secure.contribution
+
+    def call(message: Message, context: Any) -> Message:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(secure, "contribution", lambda *given: lie(*honest(*given)))
+            return app(message, context)
+
+    return call
+
+
+def number(place: int, value: float) -> Any:
+    """A lie about one of the numbers; 1 is the largest that it may be."""
+
+    def lie(change: Any, numbers: Any) -> list[Any]:
+        numbers[place] = value * RANGES.clip
+        return [change, numbers]
+
+    return lie
+
+
+LIES = {
+    "error before": number(3, -1.0),
+    "error after": number(5, -1.0),
+    "the error after": number(5, 1.0),
+    "loss after": number(4, -1.0),
+    "|V|": number(1, -1.0),
+    "|V| of all labels": number(1, 1.0),
+    "broken updates": number(6, -1.0),
+    "value of label 0": number(8, -1.0),
+    "|V| of label 0": number(11, -1.0),
+}
+
+
+def test_every_sum_that_cannot_be_is_refused(tmp_path):
+    """In each round another lie."""
+    grid, lies = grid_of(), iter(LIES.values())
+    grid.apps[1002] = lying(grid.apps[1002], lambda *given: next(lies)(*given))
+    study = tune(grid, cohort=6, schedule=ft.random_search(budget=len(LIES), longest=len(LIES)), store=tmp_path)
+    assert study.problem.faults == {"impossible": len(LIES)}
+    assert {(r.clients, r.dropped, r.bounded) for r in study.history} == {(6, 6, 6)}
+    assert all(math.isnan(r.error) for r in study.history)
+    lines = [json.loads(line)["text"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    for name, line in zip(LIES, lines, strict=True):
+        assert re.search(rf"arm 0, round \d: the sum over 6 clients is left out: .*{re.escape(name)}.* must be", line)
+
+
+def test_a_round_whose_sum_is_refused_does_not_end_the_study():
+    grid = grid_of()
+    grid.apps[1002] = lying(grid.apps[1002], LIES["error after"])
+    study = tune(grid, cohort=5, schedule=ft.random_search(budget=4, longest=4))
+    asked = [1002 in nodes for nodes in nodes_by_round(grid)]
+    assert True in asked
+    assert False in asked
+    for record, lied in zip(study.history, asked, strict=True):
+        assert (record.clients, record.dropped, record.bounded) == ((5, 5, 5) if lied else (5, 0, 0))
+        assert math.isnan(record.error) == lied
+    assert study.problem.faults == {"impossible": sum(asked)}
+
+
+def nodes_by_round(grid: MemoryGrid) -> list[set[int]]:
+    rounds: dict[int, set[int]] = {}
+    for m in grid.sent:
+        if "fitins.config" in m.content.config_records:
+            round = json.loads(str(m.content.config_records["fitins.config"]["fedtuner"]))["round"]
+            rounds.setdefault(round, set()).add(m.metadata.dst_node_id)
+    return [rounds[t] for t in sorted(rounds)]
+
+
+def masked(change: Any) -> Any:
+    """A fault of the masked vectors."""
+
+    def fault(reply: Message) -> Message:
+        configs: Any = reply.content.config_records.get("secaggplus_configs", {})
+        if "masked_params" in configs:
+            configs["masked_params"] = change(list(configs["masked_params"]))
+        return reply
+
+    return fault
+
+
+def shifted(place: int, by: int) -> Any:
+    """Moves the first entry of a vector by several times what any client could."""
+
+    def change(vectors: list[bytes]) -> list[bytes]:
+        moved = bytes_to_ndarray(vectors[place])
+        moved.flat[0] += by * 2**21
+        return [ndarray_to_bytes(moved) if n == place else v for n, v in enumerate(vectors)]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (shifted(1, 100), "an entry of the update is"),
+        (shifted(2, 100), r"\|T\| = \d+, but must be from 0 to 6"),
+        (shifted(2, -5), r"\|T\| = -[\d.]+, but must be from 0 to 6"),
+    ],
+    ids=["update", "many examples", "a negative number of examples"],
+)
+def test_entries_beyond_what_clients_can_send_are_refused(change, why, monkeypatch):
+    """Where nothing but such sums comes, the study stops."""
+    grid = grid_of()
+    grid.faults[1002] = masked(change)
+    problem = fleet_of(grid)
+    monkeypatch.setattr("fedtuner.flower.secure_rounds._REFUSED", 2)
+    with pytest.raises(FleetError, match=f"2 secure sums in a row cannot be; the last: .*is left out: {why}"):
+        tune(grid, problem, cohort=6, schedule=ft.random_search(budget=3, longest=3))
+    assert problem.faults == {"impossible": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("zip of arrays", lambda vectors: [npz(), *vectors[1:]]),
+        ("another shape", lambda vectors: [vectors[0], ndarray_to_bytes(np.zeros(10**6, np.int64)), *vectors[2:]]),
+        ("another type", lambda vectors: [vectors[0], ndarray_to_bytes(np.zeros(13)), *vectors[2:]]),
+        ("no vectors", lambda vectors: []),
+        ("no bytes", lambda vectors: "x" * 2_000_000),
+    ],
+)
+def test_masked_vectors_that_cannot_be_added_are_malformed(name, change):
+    grid = grid_of()
+    grid.faults[1002] = masked(change)
+    study = tune(grid, cohort=6, schedule=ONCE)
+    assert study.problem.faults == {"malformed": 1}
+    assert [(r.dropped, r.bounded) for r in study.history] == [(1, 0)]
+
+
+def npz() -> bytes:
+    file = io.BytesIO()
+    np.savez(file, w=np.zeros(13))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("key", "junk"),
+    [("pk1", b"junk"), ("pk2", [-7]), ("dsts", [-7]), ("ctxts", [b"junk"]), ("nids", "junk"), ("shares", [b"junk"])],
+)
+def test_junk_in_place_of_keys_and_shares_does_not_end_a_study(key, junk):
+    grid = grid_of()
+
+    def fault(reply: Message) -> Message:
+        configs: Any = reply.content.config_records.get("secaggplus_configs", {})
+        if key in configs:
+            configs[key] = junk
+        return reply
+
+    grid.faults[1002] = fault
+    study = tune(grid, cohort=6, schedule=ONCE)
+    assert study.problem.faults == {"malformed": 1}
+    late = key in ("nids", "shares")  # its vector is in the sum, and the others' shares are enough
+    assert [(r.dropped, r.bounded) for r in study.history] == [(0 if late else 1, 0)]
+
+
+def test_a_share_that_unmasks_nothing_leaves_the_round_out():
+    """It looks like a share: the sum of masks that is left is refused, or cannot be made at all."""
+    grid = grid_of()
+
+    def fault(reply: Message) -> Message:
+        configs: Any = reply.content.config_records.get("secaggplus_configs", {})
+        if "shares" in configs:
+            configs["shares"] = [bytes(len(share)) for share in configs["shares"]]
+        return reply
+
+    grid.faults[1002] = fault
+    study = tune(grid, cohort=6, schedule=ONCE)
+    assert study.problem.faults == {"impossible": 1}
+    assert [(r.dropped, r.bounded) for r in study.history] == [(6, 6)]

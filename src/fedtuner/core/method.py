@@ -130,9 +130,7 @@ class Method:
     extra: Mapping[str, Shape] = field(default_factory=dict)
     sums: tuple[str, ...] = ()  # those of extra that are summed instead of averaged
     memory: Mapping[str, Shape] = field(default_factory=dict)
-    recount: Recount | None = (
-        None  # computes all of ``extra`` from |T| and what a client remembers, where that is enough
-    )
+    recount: Recount | None = None  # computes ``extra`` from |T| and what a client remembers, where that can be
     plain: bool = False  # whether a ``Learner``'s own training may replace its local training
     given: frozenset[str] = (
         frozenset()

@@ -14,7 +14,7 @@ from fedtuner.errors import FedtunerError, FleetError, one_line
 from fedtuner.flower.clock import Clock
 
 # What decoding raises; a connection that fails raises others.
-_UNDECODABLE = (ValueError, TypeError, LookupError, AttributeError, AssertionError, DecodeError)
+UNDECODABLE = (ValueError, TypeError, LookupError, AttributeError, AssertionError, DecodeError)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Requests:
         try:
             return list(self._call(self._grid.pull_messages, ids))
         except FleetError as failed:
-            if not isinstance(failed.__cause__, _UNDECODABLE):
+            if not isinstance(failed.__cause__, UNDECODABLE):
                 raise
             self._fault("undecodable", f"{type(failed.__cause__).__name__}: {one_line(str(failed.__cause__), 300)}")
             return []

@@ -94,6 +94,7 @@ class Fleet(FederationDefaults):
         if self.wire.own_training and secure is not None:
             raise SpecError("secure aggregation needs a task: give one, and make the clients by client_app")
         self.name, self.least, self.wait, self.deadline = name, least, float(wait), float(deadline)
+        self.least_loss = least_loss
         weights = Weights() if most_examples is None else Weights(most_examples, share=1.0)
         screens = (Values(self.model.metric.worst, least_loss), weights, Norm(trainable=self.model.trainable))
         self.shows, self.screens = ("reports", screens) if secure is None else ("sums", ())

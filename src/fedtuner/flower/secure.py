@@ -54,7 +54,7 @@ from fedtuner.space import Config, Space
 
 FEWEST = 3  # clients in a sum: in a sum of two, each could subtract its own part
 MOST = 1000  # clients in a sum: each adds up to 2^22, and Flower's sums are modulo 2^32
-_TOTALS = 8  # |T|, |V|, loss and error before and after, broken, cut: before the k-vectors
+TOTALS = 8  # |T|, |V|, loss and error before and after, broken, cut: before the k-vectors
 
 
 @dataclass(frozen=True)
@@ -199,14 +199,14 @@ def contribution(report: Report, value: float, k: int, scale: Scale) -> list[Flo
     train = min(report.examples, scale.examples) / scale.examples if report.finite else 0.0
     valid = min(report.after.count, scale.examples) / scale.examples
     change = train * np.asarray(report.change, np.float64) if train else np.zeros(report.change.size)
-    numbers = np.zeros(_TOTALS + 2 * k)
+    numbers = np.zeros(TOTALS + 2 * k)
     numbers[:2] = train, valid
     if valid:
         before, after, label = report.before, report.after, report.tried[0].label
         numbers[2:4] = valid * _part(before.loss, scale.loss), valid * _part(before.error, scale.error)
         numbers[4:6] = valid * _part(after.loss, scale.loss), valid * _part(after.error, scale.error)
-        numbers[_TOTALS + label] = valid * _part(value, scale.value)
-        numbers[_TOTALS + k + label] = valid
+        numbers[TOTALS + label] = valid * _part(value, scale.value)
+        numbers[TOTALS + k + label] = valid
     kept = np.clip(change, -scale.clip, scale.clip)
     numbers[6:8] = not report.finite, bool((kept != change).any())
     return [kept, scale.clip * numbers]
@@ -216,7 +216,7 @@ def tally_of(mean: Sequence[Floats], clients: int, scale: Scale) -> Tally:
     """Return the tally of ``clients`` clients, from the mean of their contributions; counts are rounded."""
     change, numbers = (clients * np.asarray(part, np.float64) for part in mean)
     numbers = numbers / scale.clip
-    most, k = scale.examples, (numbers.size - _TOTALS) // 2
+    most, k = scale.examples, (numbers.size - TOTALS) // 2
     examples, validated = (max(0, round(float(x) * most)) for x in numbers[:2])
     broken, cut = (max(0, round(float(x))) for x in numbers[6:8])
     per_example = most / validated if validated else math.nan
@@ -226,7 +226,7 @@ def tally_of(mean: Sequence[Floats], clients: int, scale: Scale) -> Tally:
         )
         for n in (2, 4)
     )
-    values, counts = numbers[_TOTALS : _TOTALS + k] * most * scale.value, np.rint(numbers[_TOTALS + k :] * most)
+    values, counts = numbers[TOTALS : TOTALS + k] * most * scale.value, np.rint(numbers[TOTALS + k :] * most)
     seen = tuple(Seen((j,), (float(values[j] / counts[j]),), float(counts[j])) for j in range(k) if counts[j] > 0)
     return Tally(
         asked=clients,

@@ -24,16 +24,21 @@ from fedtuner.core.records import Plan, Tally
 from fedtuner.core.round import Round
 from fedtuner.core.store import Blobs
 from fedtuner.core.tally import mean_metrics
-from fedtuner.errors import FleetError, SpecError
+from fedtuner.errors import FleetError, SpecError, one_line
 from fedtuner.flower import secure
+from fedtuner.flower.exchange import UNDECODABLE
 from fedtuner.flower.messages import reason_of
+from fedtuner.flower.possible import Limits, impossible, within
 from fedtuner.flower.secure import FEWEST, Offer, Scale, SecAgg, order, tally_of
+from fedtuner.flower.secure_replies import Shapes, check
+from fedtuner.flower.wire import MalformedError
 from fedtuner.run.executors.serial import settled
 
 if TYPE_CHECKING:
     from fedtuner.flower.fleet import Fleet
 
 _TRIES = 3  # a round without a sum is tried again; after so many tries the study stops with the last reason
+_REFUSED = 10  # sums in a row that cannot be, after which it stops, too
 
 
 class SecureRounds:
@@ -42,6 +47,7 @@ class SecureRounds:
     def __init__(self, fleet: Fleet, ranges: SecAgg, round: Round, blobs: Blobs) -> None:
         self._fleet, self._ranges, self._round, self._blobs = fleet, ranges, round, blobs
         self._why = ""  # why the last sum failed
+        self._refused = 0  # sums in a row that could not be
 
     def advance(self, work: Sequence[Advance], stop: Stop) -> Iterator[Progress]:
         """Advance the arms one after the other: a node keeps the masks of one round at a time."""
@@ -77,7 +83,7 @@ class SecureRounds:
         groups, sums = -(-len(plan.jobs) // secure.MOST), []
         for g in range(groups):  # every groups-th client, so that all groups are of about the same size
             part = self._secure_sum(replace(plan, jobs=plan.jobs[g::groups]), offer)
-            if part is None:
+            if part is None or not part.reported:
                 raise FleetError(f"the secure sum of an evaluation failed: {self._why}")
             sums.append(part)
         before, after = (mean_metrics([getattr(part, when) for part in sums]) for when in ("before", "after"))
@@ -91,30 +97,49 @@ class SecureRounds:
         """Return the sums over a plan's clients, without those that failed; None if too few are left."""
         fleet, name = self._fleet, f"arm {plan.arm}, round {plan.round + 1}"
         nodes = [node for job in plan.jobs if (node := fleet.node_of(job.client)) is not None]
+        shapes = [plan.w.shape, (secure.TOTALS + 2 * len(offer.configs),)]
         what = order(plan, self._round.setup.method.name, self._ranges, offer)
         if len(nodes) < FEWEST:
             raise FleetError(f"{name}: a secure sum needs {FEWEST} clients, but {len(nodes)} are there: raise least=")
         while len(nodes) >= FEWEST:
             strategy = _OneRound(nodes, [plan.w, *offer.belief.values()], what)
-            watched = _WatchedGrid(fleet.grid)
-            self._run_workflow(watched, strategy, plan.round)
+            watched = _WatchedGrid(fleet.grid, shapes)
+            failed = self._run_workflow(watched, strategy, plan.round)
             self._why = watched.last_failure or self._why
-            for node, why in watched.failed.items():
-                fleet.fault("error", f"{name}, node {node}: {why}", arm=plan.arm, round=plan.round + 1)
-            if strategy.mean is not None:
-                scale = Scale.of(self._ranges, offer.metric, fleet.model.metric.worst)
-                tally = tally_of(strategy.mean, strategy.clients, scale)
-                if tally.bounded:
-                    cut = f"{tally.bounded} of {tally.reported} updates were cut to {scale.clip:g}: raise SecAgg(clip=)"
-                    fleet.fault("cut", f"{name}: {cut}", arm=plan.arm, round=plan.round + 1)
-                seen = [replace(s, configs=tuple(offer.configs[j] for j in s.labels)) for s in tally.seen]
-                return replace(tally, asked=len(plan.jobs), seen=tuple(seen))
+            for node, (kind, why) in watched.failed.items():
+                fleet.fault(kind, f"{name}, node {node}: {why}", arm=plan.arm, round=plan.round + 1)
+            if strategy.mean is not None or failed:
+                return self._tally_of(strategy, plan, offer, failed)
             if not watched.failed:
                 break
             nodes = [node for node in nodes if node not in watched.failed]
         return None
 
-    def _run_workflow(self, grid: _WatchedGrid, strategy: _OneRound, round: int) -> None:
+    def _tally_of(self, strategy: _OneRound, plan: Plan, offer: Offer, failed: str) -> Tally:
+        """Return a sum as a tally; one that cannot be is left out: its round is done, and nobody has reported."""
+        fleet, name, worst = self._fleet, f"arm {plan.arm}, round {plan.round + 1}", self._fleet.model.metric.worst
+        clients = strategy.clients or len(strategy.nodes)
+        scale = Scale.of(self._ranges, offer.metric, worst)
+        limits = Limits.of(scale, worst, fleet.least_loss, offer.tuner)
+        wrong = failed if strategy.mean is None else impossible(strategy.mean, clients, scale, limits)
+        if wrong:
+            self._why = f"the sum over {clients} clients is left out: {wrong}; negative losses: Fleet(least_loss=)"
+            fleet.fault("impossible", f"{name}: {self._why}", arm=plan.arm, round=plan.round + 1)
+            self._refused += 1
+            if self._refused >= _REFUSED:
+                raise FleetError(f"{name}: {_REFUSED} secure sums in a row cannot be; the last: {self._why}")
+            return Tally(asked=len(plan.jobs), bounded=clients, trainings=clients)
+        self._refused = 0
+        assert strategy.mean is not None
+        tally = within(tally_of(strategy.mean, clients, scale), limits)
+        if tally.bounded:
+            cut = f"{tally.bounded} of {tally.reported} updates were cut to {scale.clip:g}: raise SecAgg(clip=)"
+            fleet.fault("cut", f"{name}: {cut}", arm=plan.arm, round=plan.round + 1)
+        seen = [replace(s, configs=tuple(offer.configs[j] for j in s.labels)) for s in tally.seen]
+        return replace(tally, asked=len(plan.jobs), seen=tuple(seen))
+
+    def _run_workflow(self, grid: _WatchedGrid, strategy: _OneRound, round: int) -> str:
+        """Run Flower's workflow; return why it failed where keys or shares do not fit together."""
         shares, threshold = self._ranges.split(len(strategy.nodes))
         if threshold > shares:
             raise FleetError(
@@ -128,31 +153,56 @@ class SecureRounds:
             shares / len(strategy.nodes), threshold, max_weight=1.0, clipping_range=float(self._ranges.clip),
             timeout=self._fleet.deadline,
         )  # fmt: skip
-        workflow(cast(Grid, grid), LegacyContext(run, strategy=cast(Strategy, strategy)))
+        try:
+            workflow(cast(Grid, grid), LegacyContext(run, strategy=cast(Strategy, strategy)))
+        except Exception as error:
+            if error is grid.raised and not isinstance(error, UNDECODABLE):  # the grid's own, not what devices sent
+                raise
+            return one_line(f"{type(error).__name__}: {error}", 300)
+        return ""
 
 
 class _WatchedGrid:
-    """The grid, with a record of the nodes that failed: Flower's workflow ends without a reason if too few are left."""
+    """The grid, with a record of the nodes that failed: Flower's workflow ends without a reason if too few are left.
 
-    def __init__(self, grid: Grid) -> None:
-        self._grid = grid
-        self.failed: dict[int, str] = {}  # node -> why
+    A malformed reply never gets to the workflow. ``shapes`` are those of the vectors that are summed.
+    """
+
+    def __init__(self, grid: Grid, shapes: Shapes) -> None:
+        self._grid, self._shapes = grid, shapes
+        self.failed: dict[int, tuple[str, str]] = {}  # node -> the kind of its fault, and why
         self.last_failure = ""
+        self.raised: Exception | None = None  # by the grid itself
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        asked = list(messages)
+        try:
+            return self._send_and_receive(list(messages), timeout)
+        except Exception as error:
+            self.raised = error
+            raise
+
+    def _send_and_receive(self, asked: Sequence[Message], timeout: float | None) -> Iterable[Message]:
         if timeout is not None:
             for message in asked:  # a slow node need not begin work whose reply would be too late
                 message.metadata.ttl = timeout + 60
-        replies = list(self._grid.send_and_receive(asked, timeout=timeout))
-        replied = {reply.metadata.src_node_id for reply in replies if not reply.has_error()}
-        errors = {reply.metadata.src_node_id: reason_of(reply.error.reason) for reply in replies if reply.has_error()}
-        without = [m.metadata.dst_node_id for m in asked if m.metadata.dst_node_id not in replied]
-        failed = {node: errors.get(node, f"no answer in {timeout:g} s") for node in without}
-        self.last_failure = next((f"node {node}: {why}" for node, why in failed.items()), self.last_failure)
-        if replied:  # if all nodes fail at one stage, the cause is the nodes that failed at an earlier stage
+        requests = {m.metadata.dst_node_id: m for m in asked}
+        failed = dict.fromkeys(requests, ("error", f"no answer in {timeout:g} s"))
+        usable = []
+        for reply in self._grid.send_and_receive(asked, timeout=timeout):
+            node = reply.metadata.src_node_id
+            try:
+                if reply.has_error():
+                    failed[node] = ("error", reason_of(reply.error.reason))
+                else:
+                    check(requests[node], reply, self._shapes)
+                    usable.append(reply)
+                    del failed[node]
+            except MalformedError as error:
+                failed[node] = ("malformed", str(error))
+        self.last_failure = next((f"node {node}: {why}" for node, (_, why) in failed.items()), self.last_failure)
+        if usable:  # if all nodes fail at one stage, the cause is the nodes that failed at an earlier stage
             self.failed |= failed
-        return replies
+        return usable
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
