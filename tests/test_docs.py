@@ -117,11 +117,21 @@ def test_example_study_runs(tmp_path: Path) -> None:
     assert Folder(tmp_path / "s").exists()
 
 
+def anchors(page: Path) -> set[str]:
+    """The anchors that a page's headings have on GitHub."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         if not target.startswith("https://"):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+            file, _, anchor = target.partition("#")
+            assert (page.parent / file).exists(), f"{page.name} links to {target}"
+            assert not anchor or anchor in anchors(page.parent / file if file else page), (
+                f"{page.name} links to {target}"
+            )
 
 
 def test_names_in_paper_to_code_exist() -> None:
