@@ -41,8 +41,12 @@ def deep():
     )  # fmt: skip
 
 
+def linear():
+    return nn.Sequential(nn.Linear(4, 3))
+
+
 NETS = {
-    "linear": partial(nn.Sequential, nn.Linear(4, 3)),
+    "linear": linear,
     "mlp": partial(models.mlp, 4, 8, 3, 0.2),
     "deep": deep,
 }

@@ -474,7 +474,7 @@ def test_models_that_cannot_be_used():
         Task(lambda: 3)
     with pytest.raises(TaskError, match="no parameters"):
         Task(nn.ReLU)
-    sizes = iter([2, 3])
+    sizes = iter([2, 2, 3])
     task = Task(lambda: nn.Linear(4, next(sizes)))
     with pytest.raises(TaskError, match="same one"):
         task.initial(0)

@@ -85,7 +85,9 @@ class Task:
         self._build, self._loss, self._error = build, loss, error
         self.metric = Metric(worst=given.worst(worst_error, 1.0 if error is None else math.inf))
         self.device = given.device(device)
-        self._module: nn.Module = self._fresh(0).to(self.device)
+        module = self._fresh(0)
+        tensors.check_apart(module, self._fresh(0))  # now: soon its tensors are views of w
+        self._module = module.to(self.device)
         parts = tensors.parts(self._module)
         self._layout = [part for part, _ in parts]
         self._tensors = [tensor for _, tensor in parts]
@@ -205,10 +207,7 @@ class Task:
     def _fresh(self, seed: int) -> nn.Module:
         with tensors.one_thread(), tensors.own_generator(self.device):
             self._seed(seed)
-            module = given.built(self._build)
-        if module is getattr(self, "_module", None):
-            raise TaskError("build() returned the same module again: it must build a new one at each call")
-        return module
+            return given.built(self._build)
 
     @property
     def _on_cpu(self) -> bool:

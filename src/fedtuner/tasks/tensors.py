@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtuner.core.model import Part, Rates
+from fedtuner.errors import TaskError
 
 
 def parts(module: nn.Module) -> list[tuple[Part, Tensor]]:
@@ -25,6 +26,17 @@ def named(module: nn.Module) -> list[tuple[str, Tensor]]:
         *((n, p) for n, p in parameters if not p.requires_grad),
         *((n, b) for n, b in module.named_buffers() if b.is_floating_point()),
     ]
+
+
+def check_apart(one: nn.Module, other: nn.Module) -> None:
+    """Refuse two modules that share the memory of something that is part of w."""
+    held = {tensor.untyped_storage().data_ptr() for _, tensor in named(one) if tensor.numel()}
+    for name, tensor in named(other):
+        if tensor.numel() and tensor.untyped_storage().data_ptr() in held:
+            raise TaskError(
+                f"build() gave two modules that share the memory of {name!r}, but must make a new module at each call: "
+                "build it inside the function, or return copy.deepcopy(model)"
+            )
 
 
 def _part(name: str, tensor: Tensor, kernel: bool) -> Part:
