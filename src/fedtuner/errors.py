@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
+FAILURES = (Exception, SystemExit)  # what code of one's own may raise; Ctrl-C is none of its failures
+
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 

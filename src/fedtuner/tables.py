@@ -19,7 +19,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from fedtuner.errors import FedtunerError, SpecError, brief, one_line, suggest
+from fedtuner.errors import FAILURES, FedtunerError, SpecError, brief, one_line, suggest
 
 Table = Mapping[str, Any]
 
@@ -108,7 +108,7 @@ def make(cls: Any, settings: Mapping[str, Any], name: str) -> Any:
         made = cls(**settings)
     except FedtunerError:
         raise
-    except Exception as error:
+    except FAILURES as error:
         _check_types(cls, settings, name)
         raise SpecError(f"[{name}]: {where(error)}") from error
     _check_types(cls, settings, name)  # after the class's own checks, which say more
@@ -177,7 +177,7 @@ def find(place: str, name: str) -> Any:
         if error.name and error.name.split(".")[0] == "torch":
             raise SpecError(f"{said} needs PyTorch: pip install 'fedtuner[torch]'") from error
         raise SpecError(f"{said}: no module {brief(error.name)} here or among the installed ones") from error
-    except (Exception, SystemExit) as error:
+    except FAILURES as error:
         raise SpecError(f"{said} cannot be imported: {where(error)}") from error
     if not hasattr(module, attribute):
         public = [known for known in vars(module) if not known.startswith("_")]

@@ -33,7 +33,7 @@ from fedtuner.core.records import Arm, Choice, Job, Plan, Record, Report, Row, S
 from fedtuner.core.schedule import value_of
 from fedtuner.core.setup import Setup
 from fedtuner.core.tally import Reports, penalised, sums, without
-from fedtuner.errors import ClientError, TaskError
+from fedtuner.errors import FAILURES, ClientError, TaskError
 from fedtuner.rng import number, stream
 from fedtuner.space import Config
 
@@ -213,7 +213,7 @@ def work(method: Method, federation: HasData, plan: Plan, job: Job) -> Report:
     try:
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found by ``finite``
             return _work(method, federation, plan, job)
-    except Exception as error:
+    except FAILURES as error:
         raise ClientError(
             f"arm {plan.arm}, round {plan.round + 1}, client {federation.id_of(job.client)!r}, configuration "
             f"{dict(job.config)}: {type(error).__name__}: {error}"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedtuner import checks
 from fedtuner.core.federation import SPLITS
-from fedtuner.errors import SpecError, brief, one_line
+from fedtuner.errors import FAILURES, SpecError, brief, one_line
 from fedtuner.federations import Client, Lazy
 
 Shape = tuple[int, ...]
@@ -94,7 +94,7 @@ def _arrays(split: Any, what: str) -> tuple[Any, Any]:
     try:
         pairs = [split[i] for i in range(len(split))]
         return np.stack([np.asarray(x) for x, _ in pairs]) if pairs else np.zeros(0), np.array([y for _, y in pairs])
-    except Exception as error:  # a data set of one's own may raise anything
+    except FAILURES as error:  # a data set of one's own may raise anything
         raise SpecError(
             f"{what}: not a pair (x, y) of arrays, nor (x, y) examples of one shape: {one_line(str(error), 150)}"
         ) from error

@@ -16,7 +16,7 @@ from fedtuner.checks import client_id
 from fedtuner.data.arrays import from_examples
 from fedtuner.data.lazy import Array
 from fedtuner.data.partition import Clients, Id
-from fedtuner.errors import SpecError, brief, one_line, suggest
+from fedtuner.errors import FAILURES, SpecError, brief, one_line, suggest
 
 
 def from_torch(
@@ -59,14 +59,14 @@ def _of_dataset(dataset: Any, client: Callable[[int], Id]) -> Iterator[tuple[Id,
     for i in range(len(dataset)):
         try:
             id = client(i)
-        except Exception as error:  # a function of one's own may raise anything
+        except FAILURES as error:  # a function of one's own may raise anything
             raise SpecError(f"client({i}) failed: {one_line(f'{type(error).__name__}: {error}', 150)}") from error
         held.setdefault(client_id(id), []).append(i)
     for id, rows in held.items():
         try:
             pairs = [dataset[i] for i in rows]
             made = _stack([x for x, _ in pairs]), _stack([y for _, y in pairs])
-        except Exception as error:  # a data set of one's own may raise anything
+        except FAILURES as error:  # a data set of one's own may raise anything
             why = one_line(str(error), 150)
             raise SpecError(f"client {brief(id)}: examples must be (x, y) of one shape: {why}") from error
         yield id, *made

@@ -17,7 +17,7 @@ from fedtuner.checks import is_number, path
 from fedtuner.data import binary, checks, lazy, places
 from fedtuner.data.lazy import Array
 from fedtuner.data.partition import Clients, Id, check_order
-from fedtuner.errors import SpecError, brief, one_line
+from fedtuner.errors import FAILURES, SpecError, brief, one_line
 
 Encode = Callable[[list[Any], list[Any]], tuple[Array, Array]]
 
@@ -95,7 +95,7 @@ def examples(sources: list[Path], encode: Encode = numbers) -> Iterator[tuple[Id
             what = f"client {brief(user)} in {source.name}"
             try:
                 arrays = encode(x, y) if y else (np.zeros(0), np.zeros(0))  # left out later, and listed there
-            except Exception as error:  # a function of one's own may raise anything
+            except FAILURES as error:  # a function of one's own may raise anything
                 raise SpecError(f"{what}: {error}") from error
             checks.examples(what, *arrays)
             yield user, *arrays

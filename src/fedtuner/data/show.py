@@ -15,7 +15,7 @@ from fedtuner.core.federation import SPLITS
 from fedtuner.data import places, sources
 from fedtuner.data.download import Tell, quiet
 from fedtuner.data.lazy import labels
-from fedtuner.errors import SpecError, brief, one_line
+from fedtuner.errors import FAILURES, SpecError, brief, one_line
 from fedtuner.federations import Client, Simulation
 from fedtuner.rng import stream
 
@@ -67,7 +67,7 @@ def summary(problem: Simulation) -> dict[str, Any]:
 def _labels_of(client: Client, split: str) -> NDArray[Any]:
     try:
         return labels(getattr(client, split))
-    except Exception as error:  # a data set of one's own may raise anything
+    except FAILURES as error:  # a data set of one's own may raise anything
         what = f"client {brief(client.id)}, {split} data"
         raise SpecError(
             f"{what}: not a pair (x, y) of arrays, nor (x, y) examples: {one_line(str(error), 150)}"

@@ -121,6 +121,13 @@ class Simulation(FederationDefaults):
 
     def check(self, setup: Setup | None = None) -> None:
         """Prepare everything that is not lazy and try the model on a few examples: mistakes show before long work."""
+        try:
+            self._check(setup)
+        except SystemExit as error:
+            said = f"the code of the model or the data called sys.exit({brief(error.code)})"
+            raise TaskError(f"{said}: it must return, or raise an error") from error
+
+    def _check(self, setup: Setup | None) -> None:
         if setup is not None and setup.cohort > len(self.clients):
             there = f"{len(self.clients)} clients" if len(self.clients) > 1 else "1 client"
             raise SpecError(f"cohort = {brief(setup.cohort)}, but the problem has {there}: lower cohort")

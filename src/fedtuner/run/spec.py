@@ -32,7 +32,7 @@ from fedtuner.core.schedule import Schedule
 from fedtuner.core.setup import with_named_optimiser
 from fedtuner.core.tally import Combine, mean
 from fedtuner.core.tuner import Tuner
-from fedtuner.errors import FedtunerError, SpecError, brief, suggest
+from fedtuner.errors import FAILURES, FedtunerError, SpecError, brief, suggest
 from fedtuner.federations import Simulation
 from fedtuner.run.study import Study, prepare
 from fedtuner.space import Space
@@ -322,7 +322,7 @@ def load_problem(name: str) -> Simulation:
         made = made() if callable(made) else made
     except FedtunerError:
         raise
-    except (Exception, SystemExit) as error:
+    except FAILURES as error:
         raise SpecError(f"problem = {brief(name)} failed: {tables.where(error)}") from error
     if not isinstance(made, Simulation):
         raise SpecError(

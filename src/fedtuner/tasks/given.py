@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from fedtuner.checks import is_number
-from fedtuner.errors import FedtunerError, TaskError, brief, one_line
+from fedtuner.errors import FAILURES, FedtunerError, TaskError, brief, one_line
 
 
 def function(name: str, value: Any, takes: str) -> None:
@@ -46,7 +46,7 @@ def built(build: Callable[[], Any]) -> nn.Module:
         module = build()
     except FedtunerError:
         raise
-    except Exception as error:
+    except FAILURES as error:
         raise TaskError(f"build() failed: {said(error)}: it must be a function without arguments") from error
     if not isinstance(module, nn.Module):
         raise TaskError(f"build() returned {type(module).__name__}, but must return a torch.nn.Module")
@@ -78,7 +78,7 @@ def pair(split: Any) -> tuple[Any, Any]:
             torch.stack([torch.as_tensor(x) for x, _ in examples]),
             torch.stack([torch.as_tensor(y) for _, y in examples]),
         )
-    except Exception as error:  # a data set of one's own may raise anything
+    except FAILURES as error:  # a data set of one's own may raise anything
         raise TaskError(
             f"a split must be a pair (x, y) of arrays, or (x, y) examples of one shape: {said(error)}"
         ) from error

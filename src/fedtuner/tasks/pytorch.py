@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from fedtuner.core.engine import Engine, sequential
 from fedtuner.core.model import CHECKED, NOTHING, Hyper, Metric, Metrics, Part, Rates, Rows, Vector
-from fedtuner.errors import TaskError
+from fedtuner.errors import FAILURES, TaskError
 from fedtuner.rng import number
 from fedtuner.space import PAPER_CLIENT, Config
 from fedtuner.tasks import given, tensors
@@ -291,13 +291,13 @@ class Task:
     def _forward(self, x: Tensor) -> Tensor:
         try:
             return self._module(x)  # type: ignore[no-any-return]
-        except Exception as error:  # a module of one's own may raise anything
+        except FAILURES as error:  # a module of one's own may raise anything
             raise TaskError(f"the model cannot take inputs of shape {given.shape(x)}: {given.said(error)}") from error
 
     def _scalar_loss(self, output: Tensor, y: Tensor) -> Tensor:
         try:
             loss = self._loss(output, y)
-        except Exception as error:  # a loss of one's own may raise anything
+        except FAILURES as error:  # a loss of one's own may raise anything
             raise TaskError(f"the loss does not fit: {given.fit(output, y)}: {given.said(error)}") from error
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             what = given.shape(loss) if isinstance(loss, Tensor) else type(loss).__name__
@@ -312,7 +312,7 @@ class Task:
         if self._error is not None:
             try:
                 return float(torch.as_tensor(self._error(output, y)).double().mean())
-            except Exception as error:
+            except FAILURES as error:
                 raise TaskError(f"the error function failed: {given.fit(output, y)}: {given.said(error)}") from error
         if y.is_floating_point() or output.ndim != y.ndim + 1:
             raise TaskError(

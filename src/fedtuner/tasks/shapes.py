@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from fedtuner.core.model import Hyper
-from fedtuner.errors import SpecError, TaskError, brief, one_line
+from fedtuner.errors import FAILURES, SpecError, TaskError, brief, one_line
 from fedtuner.space import Choice, Config, Value
 
 Configure = Callable[[nn.Module, Config], None]
@@ -64,7 +64,7 @@ class Shapes:
             return
         try:
             self._configure(module, self.named(values))
-        except Exception as error:
+        except FAILURES as error:
             why = f"{type(error).__name__}: {one_line(str(error), 200)}"
             raise TaskError(f"configure() failed for {brief(self.named(values))}: {why}") from error
         module.train(module.training)  # modules that it put in must be in the same mode

@@ -15,7 +15,7 @@ from fedtuner.core.executor import Advance
 from fedtuner.core.records import Plan
 from fedtuner.core.round import Round
 from fedtuner.core.store import Blobs
-from fedtuner.errors import FedtunerError, WorkerError
+from fedtuner.errors import FAILURES, FedtunerError, WorkerError
 from fedtuner.run.executors.channel import Channel, pair
 from fedtuner.run.executors.serial import advance, measure
 
@@ -85,7 +85,7 @@ def _serve(connection: Channel, parents: Channel, parent: int, round: Round, blo
                 _do(connection, round, blobs, task, orphaned)
             except FedtunerError as error:
                 connection.send(("error", (error, traceback.format_exc())))
-            except Exception as error:
+            except FAILURES as error:
                 connection.send(("error", (WorkerError(repr(error)), traceback.format_exc())))
             connection.send(("free", None))
     except (EOFError, OSError):
