@@ -1,7 +1,5 @@
 """``python -m fedtuner.cli`` is the command ``fedtuner``, too."""
 
-import sys
+import runpy
 
-from fedtuner.cli import main
-
-sys.exit(main())
+runpy.run_module("fedtuner", run_name="__main__")

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedtuner.cli.studies import find_modules
 from fedtuner.errors import Interrupted
 
+if TYPE_CHECKING:
+    from fedtuner.experiments.suite import Suite
+
 
 def bench(arguments: Namespace) -> int:
     """Run a suite of studies."""
-    from fedtuner.experiments import bench, plan, suite
+    from fedtuner.experiments import bench, plan
 
-    find_modules(arguments.suite.resolve().parent)  # before the suite is read: its schedules may be there
-    read = suite.read(arguments.suite)
+    read = _suite(arguments.suite)
     out = arguments.out or bench.default_out(arguments.suite)
     if arguments.dry_run:
         plan.print_estimates(plan.estimate(read, out, arguments.workers, arguments.only), arguments.json)
@@ -23,6 +27,16 @@ def bench(arguments: Namespace) -> int:
     quiet = arguments.quiet or arguments.json
     done = bench.run(read, out, arguments.workers, arguments.only, None if quiet else sys.stderr)
     return bench.print_report(done, out, arguments.json)
+
+
+def _suite(file: Path) -> Suite:
+    """Return the suite of a file; modules that it names may be beside it."""
+    from fedtuner.experiments import suite
+    from fedtuner.run import spec
+
+    if file.is_file():
+        find_modules(file.resolve().parent, spec.read(str(file))[1])
+    return suite.read(file)
 
 
 def compare(arguments: Namespace) -> None:
@@ -36,13 +50,11 @@ def compare(arguments: Namespace) -> None:
 
 def figures(arguments: Namespace) -> None:
     """Plot the results of suites."""
-    from fedtuner.experiments import bench, figures, suite
+    from fedtuner.experiments import bench, figures
 
     for given in arguments.results:
         of_suite = given.suffix == ".toml"
-        if of_suite:
-            find_modules(given.resolve().parent)
-        results, read = (bench.default_out(given), suite.read(given).describe()) if of_suite else (given, None)
+        results, read = (bench.default_out(given), _suite(given).describe()) if of_suite else (given, None)
         for file in figures.draw(results, arguments.to or results.with_suffix(""), read):
             print(file)
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fedtuner.errors import SpecError
 
@@ -18,9 +21,9 @@ def run(arguments: Namespace) -> None:
     from fedtuner.run.study import untuned
 
     name, table = spec.read(arguments.study)
-    file = Path(arguments.study)
-    find_modules(file.resolve().parent if file.is_file() else Path.cwd())
     table = spec.override(table, arguments.set)
+    file = Path(arguments.study)
+    find_modules(file.resolve().parent if file.is_file() else Path.cwd(), table)
     for key in ("seed", "engine", "device"):
         if getattr(arguments, key) is not None:
             table[key] = getattr(arguments, key)
@@ -104,10 +107,21 @@ def init(arguments: Namespace) -> None:
     print(f"wrote {arguments.file}; run it with: fedtuner run {arguments.file}")
 
 
-def find_modules(folder: Path) -> None:
-    """Let modules in a folder be named by ``package.module:name``."""
-    if str(folder) not in sys.path:
+def find_modules(folder: Path, table: Mapping[str, Any]) -> None:
+    """Let modules in a folder be named by ``package.module:name``, if a table names any.
+
+    Otherwise its files stay unseen: one that is called like an installed package would be imported in place of it.
+    """
+    if str(folder) not in sys.path and _names_modules(table):
         sys.path.insert(0, str(folder))
+
+
+def _names_modules(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_names_modules, value.values()))
+    if isinstance(value, list):
+        return any(map(_names_modules, value))
+    return isinstance(value, str) and re.fullmatch(r"[\w.]+:[\w.]+", value) is not None
 
 
 def _print_study(store: Path, as_json: bool) -> None:

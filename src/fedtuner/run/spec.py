@@ -315,7 +315,7 @@ def load_problem(name: str) -> Simulation:
     if ":" not in place or place.startswith((".", ":")) or place.endswith(":"):
         hint = suggest(name, list(PROBLEMS))
         raise SpecError(f"no problem {brief(name)}{hint} (your own is named 'package.module:function')")
-    if "" not in sys.path:
+    if name not in PROBLEMS and "" not in sys.path:
         sys.path.insert(0, "")  # a module beside the study.toml, as python -m would find it
     made = _found(name, place)
     try:
