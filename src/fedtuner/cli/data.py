@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 
+from fedtuner.cli.output import printing
+
 
 def get(arguments: Namespace) -> None:
     """Download data sets and convert them."""
@@ -15,7 +17,8 @@ def get(arguments: Namespace) -> None:
     for name in arguments.names:
         with show.telling(arguments.quiet) as tell:
             folder = sources.get(name, tell)
-        print(f"{name} is in {folder}; look at it with: fedtuner data show {name}")
+        with printing(str(folder)):
+            print(f"{name} is in {folder}; look at it with: fedtuner data show {name}")
 
 
 def list_all(arguments: Namespace) -> None:
@@ -23,10 +26,11 @@ def list_all(arguments: Namespace) -> None:
     from fedtuner.data import show
 
     listed = show.listing()
-    if arguments.json:
-        print(json.dumps(listed, indent=2))
-    else:
-        show.print_listing(listed)
+    with printing():
+        if arguments.json:
+            print(json.dumps(listed, indent=2))
+        else:
+            show.print_listing(listed)
 
 
 def show(arguments: Namespace) -> None:
@@ -36,7 +40,8 @@ def show(arguments: Namespace) -> None:
 
     name = {"mnist_by_writer": "mnist-writers"}.get(arguments.name, arguments.name)  # the data set's name will do
     found = show.summary(spec.load_problem(name))
-    if arguments.json:
-        print(json.dumps(found, indent=2))
-    else:
-        show.print_summary(found)
+    with printing():
+        if arguments.json:
+            print(json.dumps(found, indent=2))
+        else:
+            show.print_summary(found)

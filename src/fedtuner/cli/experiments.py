@@ -8,6 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedtuner.cli.output import printing, tell
 from fedtuner.cli.studies import find_modules
 from fedtuner.errors import Interrupted
 
@@ -22,11 +23,15 @@ def bench(arguments: Namespace) -> int:
     read = _suite(arguments.suite)
     out = arguments.out or bench.default_out(arguments.suite)
     if arguments.dry_run:
-        plan.print_estimates(plan.estimate(read, out, arguments.workers, arguments.only), arguments.json)
+        estimates = plan.estimate(read, out, arguments.workers, arguments.only)
+        with printing():
+            plan.print_estimates(estimates, arguments.json)
         return 0
     quiet = arguments.quiet or arguments.json
     done = bench.run(read, out, arguments.workers, arguments.only, None if quiet else sys.stderr)
-    return bench.print_report(done, out, arguments.json)
+    with printing(str(out)):
+        bench.print_report(done, out, arguments.json)
+    return bench.exit_code(done)
 
 
 def _suite(file: Path) -> Suite:
@@ -45,7 +50,8 @@ def compare(arguments: Namespace) -> None:
 
     runs = [bench.default_out(run) if run.suffix == ".toml" else run for run in arguments.runs]
     made = compare.compare(runs, arguments.metric, arguments.along, arguments.columns)
-    tabulate.show(made, arguments.format)
+    with printing():
+        tabulate.show(made, arguments.format)
 
 
 def figures(arguments: Namespace) -> None:
@@ -55,8 +61,10 @@ def figures(arguments: Namespace) -> None:
     for given in arguments.results:
         of_suite = given.suffix == ".toml"
         results, read = (bench.default_out(given), _suite(given).describe()) if of_suite else (given, None)
-        for file in figures.draw(results, arguments.to or results.with_suffix(""), read):
-            print(file)
+        folder = arguments.to or results.with_suffix("")
+        files = list(figures.draw(results, folder, read))
+        with printing(str(folder)):
+            print(*files, sep="\n")
 
 
 def theory(arguments: Namespace) -> None:
@@ -69,18 +77,19 @@ def theory(arguments: Namespace) -> None:
     found = theory_report.kept(arguments.out, *what) if arguments.out else None
     if found is None:
         try:
-            with telling(arguments.quiet) as tell:
-                found = theory_report.record(*what, lambda done, total: tell("tasks", done, total))
+            with telling(arguments.quiet) as show:
+                found = theory_report.record(*what, lambda done, total: show("tasks", done, total))
         except KeyboardInterrupt:
             raise Interrupted("stopped; nothing was written, and the same command starts again") from None
-    if arguments.json:
-        print(json.dumps(found, indent=2))
-    else:
-        print(theory_report.text(found))
-    if arguments.out:
-        files = theory_report.write(found, arguments.out)
-        print(f"wrote {', '.join(map(str, files))}", file=sys.stderr)
-        if len(files) == 1:
-            print("no picture without matplotlib: pip install 'fedtuner[plot]', then again", file=sys.stderr)
-    elif not arguments.json:
-        print("\nFor the picture and the numbers as files: --out DIR")
+    files = theory_report.write(found, arguments.out) if arguments.out else []
+    with printing(str(arguments.out or "")):
+        if arguments.json:
+            print(json.dumps(found, indent=2))
+        else:
+            print(theory_report.text(found))
+            if not files:
+                print("\nFor the picture and the numbers as files: --out DIR")
+    if files:
+        tell(f"wrote {', '.join(map(str, files))}")
+    if len(files) == 1:
+        tell("no picture without matplotlib: pip install 'fedtuner[plot]', then again")

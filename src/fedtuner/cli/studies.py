@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedtuner.cli.output import printing, tell
 from fedtuner.errors import SpecError
 
 
@@ -31,13 +32,13 @@ def run(arguments: Namespace) -> None:
     store = arguments.store or Path("runs") / f"{name}-seed{parsed.seed}"
     study = parsed.study(store, arguments.workers)
     if not arguments.json and not arguments.quiet:
-        print(headline(study.describe(), outline(study.schedule).arms), file=sys.stderr)
+        tell(headline(study.describe(), outline(study.schedule).arms))
     progress = not arguments.quiet
     study.run(progress)
     study.evaluate("test")
     if arguments.baseline:
         untuned(study, progress).evaluate("test")
-    _print_study(store, arguments.json)
+    _print_study(store, arguments.json, kept=f"fedtuner show {store}")
 
 
 def show(arguments: Namespace) -> None:
@@ -58,11 +59,13 @@ def export(arguments: Namespace) -> None:
         from fedtuner.report import to_optuna
 
         name, trials = to_optuna.export(arguments.store, to[1], arguments.name)
-        print(f"study {name!r} with {trials} trials is in {to[1]}; look at it with: optuna-dashboard {to[1]}")
+        with printing(to[1]):
+            print(f"study {name!r} with {trials} trials is in {to[1]}; look at it with: optuna-dashboard {to[1]}")
         return
     folder = checks.path("--to", to[0], "a folder") if to else arguments.store / "export"
-    for written in report.export(arguments.store, folder, arguments.force):
-        print(written)
+    written = list(report.export(arguments.store, folder, arguments.force))
+    with printing(str(folder)):
+        print(*written, sep="\n")
 
 
 def diff(arguments: Namespace) -> int:
@@ -71,14 +74,15 @@ def diff(arguments: Namespace) -> int:
 
     first, second = journal_of(arguments.first), journal_of(arguments.second)
     found, names = diff.differences(first, second), (str(arguments.first), str(arguments.second))
-    if arguments.json:
-        print(json.dumps({"first": names[0], "second": names[1], **diff.as_table(found)}, indent=2))
-    elif found:
-        others = "; ".join(diff.versions(first, second))
-        print(f"{names[0]} and {names[1]} differ" + (f" (other versions: {others})" if others else ""))
-        print("\n".join(f"  {line}" for line in diff.as_lines(found, names)))
-    else:
-        print(f"{names[0]} and {names[1]} are equal: {len(first.arms)} arms, {first.rounds_used} rounds")
+    with printing():
+        if arguments.json:
+            print(json.dumps({"first": names[0], "second": names[1], **diff.as_table(found)}, indent=2))
+        elif found:
+            others = "; ".join(diff.versions(first, second))
+            print(f"{names[0]} and {names[1]} differ" + (f" (other versions: {others})" if others else ""))
+            print("\n".join(f"  {line}" for line in diff.as_lines(found, names)))
+        else:
+            print(f"{names[0]} and {names[1]} are equal: {len(first.arms)} arms, {first.rounds_used} rounds")
     return 1 if found else 0
 
 
@@ -88,10 +92,11 @@ def list_all(arguments: Namespace) -> None:
 
     found = listing.listing()
     chosen = {arguments.what: found[arguments.what]} if arguments.what else found
-    if arguments.json:
-        print(json.dumps(chosen, indent=2))
-    else:
-        listing.print_listing(chosen)
+    with printing():
+        if arguments.json:
+            print(json.dumps(chosen, indent=2))
+        else:
+            listing.print_listing(chosen)
 
 
 def init(arguments: Namespace) -> None:
@@ -104,7 +109,8 @@ def init(arguments: Namespace) -> None:
         arguments.file.write_text(spec.template())
     except OSError as error:
         raise SpecError(f"cannot write {arguments.file}: {error.strerror}") from error
-    print(f"wrote {arguments.file}; run it with: fedtuner run {arguments.file}")
+    with printing(str(arguments.file)):
+        print(f"wrote {arguments.file}; run it with: fedtuner run {arguments.file}")
 
 
 def find_modules(folder: Path, table: Mapping[str, Any]) -> None:
@@ -124,12 +130,13 @@ def _names_modules(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[\w.]+:[\w.]+", value) is not None
 
 
-def _print_study(store: Path, as_json: bool) -> None:
+def _print_study(store: Path, as_json: bool, kept: str = "") -> None:
     from fedtuner import report
     from fedtuner.report.show import print_summary
 
     summary = report.summary(store)
-    if as_json:
-        print(json.dumps(report.strict(summary), indent=2))
-    else:
-        print_summary(summary)
+    with printing(kept):
+        if as_json:
+            print(json.dumps(report.strict(summary), indent=2))
+        else:
+            print_summary(summary)

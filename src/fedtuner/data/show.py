@@ -157,7 +157,7 @@ def print_summary(found: Mapping[str, Any]) -> None:
 def telling(silent: bool, out: TextIO | None = None) -> Iterator[Tell]:
     """Yield a function that prints progress: on a terminal one line that is overwritten, elsewhere a line every 5 s."""
     out = out or sys.stderr
-    if silent:
+    if silent or out is None:  # closed from the start
         yield quiet
         return
     terminal, last, said = out.isatty(), "", float("-inf")

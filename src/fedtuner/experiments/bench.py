@@ -219,8 +219,8 @@ def scratch(out: Path) -> Path:
     return out.with_suffix(".scratch")
 
 
-def print_report(done: Report, out: Path, as_json: bool = False) -> int:
-    """Print the comparison of all results, and what this run did; return the exit code."""
+def print_report(done: Report, out: Path, as_json: bool = False) -> None:
+    """Print the comparison of all results, and what this run did."""
     failed = {name: str(error) for name, error in done.failed}
     if as_json:
         run = {"done": done.done, "asked": done.asked, "computed": done.computed, "failed": failed}
@@ -234,5 +234,8 @@ def print_report(done: Report, out: Path, as_json: bool = False) -> int:
         print(f"Kept in {out}: fedtuner compare {out}")
         for name, why in failed.items():
             print(f"fedtuner: {name} and what shares its arms: {why}", file=sys.stderr)
-    worst = [1 if isinstance(error, (ClientError, WorkerError)) else 2 for _, error in done.failed]
-    return min(worst, default=0)
+
+
+def exit_code(done: Report) -> int:
+    """Return 0, or that of what went wrong."""
+    return min((1 if isinstance(error, (ClientError, WorkerError)) else 2 for _, error in done.failed), default=0)

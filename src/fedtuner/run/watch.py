@@ -98,12 +98,12 @@ def showing(mode: bool | Show | None, label: str = "tuning", out: TextIO | None 
 
     None shows a bar on a terminal and nothing elsewhere; True shows a bar on a terminal and lines elsewhere.
     """
-    out = out or sys.stderr
+    out = out or sys.stderr  # None where it was closed from the start
     if mode is not None and not callable(mode) and not isinstance(mode, bool):
         raise SpecError(f"progress = {brief(mode)}, but must be true, false or a function of a Status")
     if callable(mode):
         yield mode
-    elif mode is False or (mode is None and not out.isatty()):
+    elif mode is False or out is None or (mode is None and not out.isatty()):
         yield lambda status: None
     elif out.isatty():
         with _bar(label, out) as show:
@@ -145,7 +145,7 @@ def _lines(label: str, out: TextIO, every: float = 5.0) -> Show:
         nonlocal said, finished
         if time.monotonic() - said >= every or (status.used == status.planned and not finished):
             said, finished = time.monotonic(), status.used == status.planned
-            with suppress(BrokenPipeError):  # whoever read this has gone: the study goes on
+            with suppress(OSError):  # whoever read this has gone, or there is no room for it: the study goes on
                 print(f"{label}: {status}", file=out, flush=True)
 
     return show
