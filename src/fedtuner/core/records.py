@@ -57,6 +57,7 @@ class State:
     memory: Memory = field(default_factory=dict)  # vectors that clients keep between rounds
     ended: str = ""  # "diverged" or "stalled": it gets no more rounds; empty otherwise
     broken: int = 0  # latest rounds in a row in which all updates were broken (not finite)
+    unusable: Mapping[int, int] = field(default_factory=dict)  # by client: latest replies in a row that were unusable
 
 
 @dataclass(frozen=True)
@@ -232,6 +233,7 @@ class Tally:
     seen: tuple[Seen, ...] = ()  # one per client in plan order; one per label where the server sees only sums
     memory: Mapping[int, Vectors] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()  # one per client; empty where the server sees only sums
+    usable: Mapping[int, bool] = field(default_factory=dict)  # by client: whether a device's reply could be used
 
 
 @dataclass(frozen=True)
@@ -267,3 +269,4 @@ class Record:
     confidence: float  # its probability
     diverged: bool
     rows: tuple[Row, ...] = ()  # one per client; empty where the server sees only sums
+    unusable: tuple[str | int, ...] = ()  # the devices whose reply could not be used

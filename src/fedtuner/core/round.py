@@ -33,10 +33,12 @@ from fedtuner.core.records import Arm, Choice, Job, Plan, Record, Report, Row, S
 from fedtuner.core.schedule import value_of
 from fedtuner.core.setup import Setup
 from fedtuner.core.tally import Reports, penalised, sums, without
+from fedtuner.core.tuner import Floats
 from fedtuner.errors import FAILURES, ClientError, TaskError
 from fedtuner.rng import number, stream
 from fedtuner.space import Config
 
+UNUSABLE = 3  # replies in a row that cannot be used, after which a device is drawn less often
 STALL = 10  # rounds
 
 
@@ -65,7 +67,8 @@ class Round:
         setup, t = self.setup, state.round
         who = ("shared",) if setup.cohorts == "shared" else ("arm", arm.id)
         size = min(setup.cohort, len(present))
-        drawn = stream(setup.seed, "cohort", *who, t).choice(len(present), size, replace=False)
+        p = odds(state, present) if size < len(present) else None
+        drawn = stream(setup.seed, "cohort", *who, t).choice(len(present), size, replace=False, p=p)
         choices = setup.tuner.choose(state.belief, size, lambda purpose: stream(setup.seed, purpose, arm.id, t))
         clients = [present[i] for i in drawn]
         jobs = tuple(Job(i, c, state.memory.get(i, {})) for i, c in zip(clients, choices, strict=True))
@@ -171,7 +174,9 @@ class Round:
         memory = {**state.memory, **tally.memory} if tally.change is not None else state.memory
         broken = state.broken + bool(tally.broken) if tally.change is None else 0
         ended = "diverged" if diverged else "stalled" if broken >= max(STALL, tuner.labels or 0) else ""
-        following = State(state.round + 1, w, belief, slots, memory, ended, broken)
+        again = {i: state.unusable.get(i, 0) + 1 for i, usable in tally.usable.items() if not usable}
+        unusable = {i: n for i, n in {**state.unusable, **again}.items() if not tally.usable.get(i)}
+        following = State(state.round + 1, w, belief, slots, memory, ended, broken, unusable)
         summary = tuner.summary(belief)
         record = Record(
             arm=arm.id, round=following.round, clients=tally.asked, dropped=tally.asked - tally.reported,
@@ -180,7 +185,7 @@ class Round:
             loss_before=tally.before.loss, loss_after=tally.after.loss,
             error_before=tally.before.error, error_after=tally.after.error, loss=math.nan, error=math.nan,
             entropy=summary.entropy, mode=summary.mode, confidence=summary.confidence, diverged=diverged,
-            rows=tally.rows,
+            rows=tally.rows, unusable=tuple(map(self.federation.id_of, again)),
         )  # fmt: skip
         loss, error = (value_of(record, metric, self.setup.target) for metric in ("loss", "error"))
         return following, replace(record, loss=loss, error=error)
@@ -201,6 +206,19 @@ class Round:
             tail = state.w[n:] + tally.change[n:]
         w = np.concatenate([head, tail]) if tail.size else head
         return w.astype(np.float32, copy=False), slots
+
+
+def odds(state: State, present: Sequence[int]) -> Floats | None:
+    """Return the odds of the clients who are present to be drawn; None where all have the same.
+
+    A device whose latest ``UNUSABLE`` replies were unusable is drawn half as often as others, and with each further one
+    half as often again, down to 1/64. After a reply that can be used it is drawn as often as others.
+    """
+    halvings = [min(6, state.unusable.get(i, 0) - UNUSABLE + 1) for i in present] if state.unusable else []
+    if not any(n > 0 for n in halvings):
+        return None
+    weights: Floats = np.exp2(-np.maximum(halvings, 0.0))
+    return np.asarray(weights / weights.sum(), np.float64)
 
 
 def progress(arm: Arm, state: State) -> float:

@@ -46,6 +46,7 @@ class _RoundInFlight:
     deadline: float
     reports: dict[int, Report] = field(default_factory=dict)  # by the place of their job
     pending: dict[int, int] = field(default_factory=dict)  # place of a job without a reply -> the node that has it
+    unusable: set[int] = field(default_factory=set)  # clients that replied what cannot be used
     last_fault: str = "the deadline passed"
 
     def over(self, now: float) -> bool:
@@ -175,12 +176,14 @@ class Dispatch:
         if key.place not in round.pending:  # the client was dropped from the round
             return
         if message.has_error():
+            round.unusable.add(key.job.client)
             self._drop(key, "error", reason_of(message.error.reason))
             return
         try:
             round.reports[key.place] = round.expected.read(message.content, key.job)
             del round.pending[key.place]
         except MalformedError as error:
+            round.unusable.add(key.job.client)
             self._drop(key, "malformed", str(error))
 
     def _drop(self, key: Hashable, kind: str, why: str) -> None:
@@ -213,9 +216,10 @@ class Dispatch:
                 raise FleetError(f"{round.name}: no client reported in {_TRIES} tries; the last: {round.last_fault}")
             return None
         arm.empty_tries = 0
-        progress = settled(self._round, self._blobs, arm.work, tally)
+        progress = settled(self._round, self._blobs, arm.work, replace(tally, usable=_usable(round)))
         assert progress.state is not None
         arm.work = replace(arm.work, state=progress.state)
+        self._fleet.name_failing(round.name, progress.state, round.unusable)
         return progress
 
     def _tally(self, round: _RoundInFlight) -> Tally:
@@ -224,9 +228,27 @@ class Dispatch:
         screened = self._round.screen(round.plan, reports)
         tally = self._round.combine(round.plan, reports, screened)
         if self._round.setup.privacy is None:  # else single clients' values stay out of the log
+            round.unusable |= _at_fault(reports, screened)
             for key in self._keys(round, sorted(round.reports)):
                 for kind, what in differences(round.reports[key.place], screened[key.place]).items():
                     text = what + _REMEDIES.get(kind, "")
                     self._fault(key, kind, text)
                     round.last_fault = f"client {key.client!r}: {text}"
         return tally
+
+
+def _at_fault(reports: Sequence[Report | None], screened: Sequence[Report | None]) -> set[int]:
+    """Return the clients whose report a screen dropped, or whose update is broken while most others' are not.
+
+    Where half of the updates are broken, the cause is a configuration, not a device.
+    """
+    dropped = {r.client for r, s in zip(reports, screened, strict=True) if r is not None and s is None}
+    arrived = [s for s in screened if s is not None]
+    broken = {s.client for s in arrived if not s.finite}
+    return dropped | (broken if 2 * len(broken) < len(arrived) else set())
+
+
+def _usable(round: _RoundInFlight) -> dict[int, bool]:
+    """Return, by client, whether its reply could be used; who has not replied is not there."""
+    clients = [round.plan.jobs[place].client for place in sorted(round.reports)]
+    return dict.fromkeys(sorted(round.unusable), False) | {client: client not in round.unusable for client in clients}

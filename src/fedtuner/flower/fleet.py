@@ -12,7 +12,7 @@ import hashlib
 import logging
 import math
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from flwr.app import ArrayRecord, Message
@@ -22,7 +22,8 @@ from fedtuner import checks
 from fedtuner.core.executor import Executor
 from fedtuner.core.federation import FederationDefaults
 from fedtuner.core.model import Learner, Model, Task, Vector
-from fedtuner.core.round import Round
+from fedtuner.core.records import State
+from fedtuner.core.round import UNUSABLE, Round
 from fedtuner.core.screens import Norm, Values, Weights
 from fedtuner.core.setup import Setup
 from fedtuner.core.store import Blobs, Note
@@ -220,6 +221,13 @@ class Fleet(FederationDefaults):
             f"{online} of the {least} clients that a round needs are there after {self.wait:g} s "
             f"({nodes} nodes online{refusal and f'; {refusal}'}): start more SuperNodes, lower least= or raise wait="
         )
+
+    def name_failing(self, name: str, state: State, clients: Iterable[int]) -> None:
+        """Log the clients that are drawn less often from now on; ``name`` is that of the round that has ended."""
+        for client in sorted(i for i in clients if state.unusable.get(i) == UNUSABLE):
+            id = self.id_of(client)
+            why = f"its last {UNUSABLE} replies could not be used: it is drawn less often until one can"
+            self.fault("failing", f"{name}, client {id!r}: {why}", round=state.round, client=id)
 
     def fault(self, kind: str, text: str, **about: Any) -> None:
         """Count and log something that went wrong, and note it for the study's log.jsonl."""

@@ -65,6 +65,8 @@ class SecureRounds:
                     continue  # the round is tried again, and uses no budget
                 progress = settled(self._round, self._blobs, one, tally)
                 assert progress.state is not None
+                failing = [client for client, usable in tally.usable.items() if not usable]
+                self._fleet.name_failing(f"arm {one.arm.id}, round {progress.state.round}", progress.state, failing)
                 one = replace(one, state=progress.state)
                 yield progress
 
@@ -96,7 +98,8 @@ class SecureRounds:
     def _secure_sum(self, plan: Plan, offer: Offer) -> Tally | None:
         """Return the sums over a plan's clients, without those that failed; None if too few are left."""
         fleet, name = self._fleet, f"arm {plan.arm}, round {plan.round + 1}"
-        nodes = [node for job in plan.jobs if (node := fleet.node_of(job.client)) is not None]
+        client_at = {node: job.client for job in plan.jobs if (node := fleet.node_of(job.client)) is not None}
+        nodes, unusable = list(client_at), set[int]()
         shapes = [plan.w.shape, (secure.TOTALS + 2 * len(offer.configs),)]
         what = order(plan, self._round.setup.method.name, self._ranges, offer)
         if len(nodes) < FEWEST:
@@ -108,8 +111,11 @@ class SecureRounds:
             self._why = watched.last_failure or self._why
             for node, (kind, why) in watched.failed.items():
                 fleet.fault(kind, f"{name}, node {node}: {why}", arm=plan.arm, round=plan.round + 1)
+                unusable |= {client_at[node]} if kind != "timeout" else set()
             if strategy.mean is not None or failed:
-                return self._tally_of(strategy, plan, offer, failed)
+                tally = self._tally_of(strategy, plan, offer, failed)
+                summed = {client_at[n] for n in nodes if n not in watched.failed} if tally.reported else set()
+                return replace(tally, usable={i: i in summed for i in sorted(summed | unusable)})
             if not watched.failed:
                 break
             nodes = [node for node in nodes if node not in watched.failed]
@@ -186,7 +192,7 @@ class _WatchedGrid:
             for message in asked:  # a slow node need not begin work whose reply would be too late
                 message.metadata.ttl = timeout + 60
         requests = {m.metadata.dst_node_id: m for m in asked}
-        failed = dict.fromkeys(requests, ("error", f"no answer in {timeout:g} s"))
+        failed = dict.fromkeys(requests, ("timeout", f"no answer in {timeout:g} s"))
         usable = []
         for reply in self._grid.send_and_receive(asked, timeout=timeout):
             node = reply.metadata.src_node_id

@@ -15,6 +15,8 @@ from fedtuner.schedules import KINDS
 if TYPE_CHECKING:
     from rich.console import Console
 
+_DEVICES = 5  # that are named
+
 
 def headline(described: Mapping[str, Any], arms: int | None) -> str:
     """Return one line that says what a study is; ``arms`` is how many it starts, if that is known."""
@@ -58,6 +60,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         out.print(headline(described, _arms(described["schedule"])))
         out.print(f"Not finished: {summary['rounds_used']} of {described['schedule']['budget']} rounds used.")
         _print_arms(out, summary["arms"])
+        _print_unusable(out, summary["unusable"])
         out.print(f"To continue, run the command that made it, with --store {summary['store']}")
         return
     ended = "".join(
@@ -83,7 +86,15 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     if summary["evaluations"]:
         out.print()
         _print_evaluations(out, summary["evaluations"], described["schedule"]["longest"])
+    _print_unusable(out, summary["unusable"])
     out.print(f"\nKept in {summary['store']}: fedtuner show {summary['store']}, fedtuner export {summary['store']}")
+
+
+def _print_unusable(out: Console, unusable: Mapping[str, int]) -> None:
+    if unusable:
+        shown = ", ".join(f"{n} of {id}" for id, n in list(unusable.items())[:_DEVICES])
+        more = f", and of {len(unusable) - _DEVICES} more devices" if len(unusable) > _DEVICES else ""
+        out.print(f"\nReplies that could not be used: {shown}{more}.", markup=False)
 
 
 def _print_evaluations(out: Console, evaluations: Mapping[str, Any], longest: int) -> None:

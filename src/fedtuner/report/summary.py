@@ -26,6 +26,7 @@ def summary(path: Path) -> dict[str, Any]:
         "rounds_used": study.rounds_used,
         "local_work": study.trainings,
         "arms": [_arm(study, arm) for arm in sorted(study.arms) if study.records(arm)],
+        "unusable": study.unusable,
         "result": None if study.won is None else result(study),
         "evaluations": {name: kept for name, kept in evaluations.items() if kept},
     }

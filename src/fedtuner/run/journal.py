@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -83,6 +84,12 @@ class Journal:
     def trainings(self) -> int:
         """Local trainings done so far, over all arms."""
         return sum(record.trainings for record in self.history())
+
+    @property
+    def unusable(self) -> dict[str | int, int]:
+        """How many replies of each device could not be used; devices without such replies are left out."""
+        counted = Counter(id for record in self.history() for id in record.unusable)
+        return dict(sorted(counted.items(), key=lambda item: (-item[1], str(item[0]))))
 
     def history(self) -> list[Record]:
         """Return one record per arm and round, in the order of arms and rounds."""

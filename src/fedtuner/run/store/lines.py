@@ -31,7 +31,8 @@ def _line(event: Event) -> bytes:
 def _fields(event: Event) -> dict[str, Any]:
     if not isinstance(event, Done):
         return asdict(event)
-    fields = {"record": vars(event.record), "belief": event.belief, "state": event.state, "ended": event.ended}
+    record = {name: value for name, value in vars(event.record).items() if name != "unusable" or value}
+    fields = {"record": record, "belief": event.belief, "state": event.state, "ended": event.ended}
     return {**fields, "candidates": event.candidates} if event.candidates else fields
 
 
@@ -98,7 +99,8 @@ def _done(entry: dict[str, Any]) -> Done:
     for key in _FLOATS:
         values[key] = float(values[key])
     rows = tuple(Row(*row[:4], *map(float, row[4:])) for row in values.pop("rows"))
-    record, candidates = Record(**values, rows=rows), tuple(entry.get("candidates", ()))
+    unusable = tuple(values.pop("unusable", ()))
+    record, candidates = Record(**values, rows=rows, unusable=unusable), tuple(entry.get("candidates", ()))
     return Done(record, tuple(entry["belief"]), entry["state"], entry["ended"], candidates)
 
 

@@ -31,6 +31,7 @@ def pack(state: State, belief: Vectors) -> bytes:
     arrays |= {f"slot.{name}": v for name, v in state.slots.items()}
     blobs = sorted((i, m.arm, m.round) for i, m in state.memory.items() if isinstance(m, Blob))
     arrays |= {"blobs": np.array(blobs)} if blobs else {}
+    arrays |= {"unusable": np.array(sorted(state.unusable.items()))} if state.unusable else {}
     for i, m in state.memory.items():
         if not isinstance(m, Blob):
             arrays |= {f"memory.{i}.{name}": v for name, v in m.items()}
@@ -52,7 +53,8 @@ def unpack(data: bytes) -> tuple[State, Vectors]:
             groups.setdefault(group, {})[name] = array.copy()
     memory |= {int(i): Blob(int(arm), int(i), int(t)) for i, arm, t in groups.get("blobs", {}).get("", ())}
     round, ended, broken = map(int, groups["at"][""])
-    state = State(round, groups["w"][""], None, groups["slot"], memory, _ENDED[ended], broken)
+    unusable = {int(i): int(n) for i, n in groups.get("unusable", {}).get("", ())}
+    state = State(round, groups["w"][""], None, groups["slot"], memory, _ENDED[ended], broken, unusable)
     return state, groups["belief"]
 
 
