@@ -60,25 +60,25 @@ class TaskError(FedtunerError):
 
 
 class ClientError(FedtunerError):
-    """A client's work raised: names the arm, the round, the client and its configuration."""
+    """An exception in a client's work; the message names arm, round, client and configuration."""
 
     most = 2000
 
 
 class WorkerError(FedtunerError):
-    """A worker process died again and again on the same work."""
+    """Several worker processes died on the same work."""
 
 
 class FleetError(FedtunerError):
-    """A fleet of devices cannot go on: too few are there, nobody answers, or the network is gone."""
+    """A fleet cannot go on: too few devices are connected, none answers, or the network is down."""
 
 
 class DataError(FedtunerError):
-    """A data set is absent, cannot be had, or is not what it must be."""
+    """A data set is missing, cannot be downloaded, or is malformed."""
 
 
 class StoreError(FedtunerError):
-    """The folder of a study cannot be used: another spec, another process, no room, no right to write."""
+    """A store cannot be used: it holds another study, is in use, is full, is damaged or is not writable."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -86,9 +86,9 @@ class Interrupted(KeyboardInterrupt):
 
 
 def suggest(name: object, known: Iterable[str] | Mapping[str, str]) -> str:
-    """Return what to say after an unknown name: the nearest known one, or the list of them.
+    """Return the end of a message about an unknown name: the nearest known one, or the list of them.
 
-    A mapping gives each name other words for it, which are compared too.
+    A mapping gives each known name a description, which is compared, too.
 
     >>> suggest("leraning_rate", {"lr": "learning rate", "epochs": "passes over the data"})
     "; did you mean 'lr'?"
@@ -104,6 +104,6 @@ def suggest(name: object, known: Iterable[str] | Mapping[str, str]) -> str:
 
 
 def _some(names: list[str], most: int = 200) -> str:
-    """Return a list of names, of a long one its beginning."""
+    """Return a list of names, cut if it is long."""
     text = ", ".join(names)
     return text if len(text) <= most else text[:most].rpartition(", ")[0] + ", ..."

@@ -1,7 +1,7 @@
 """Records as tables of TOML and JSON, and back: here, and only here, strings become objects.
 
-A frozen dataclass is a table of its fields. Where several classes may stand, ``kind`` names the class: a known name, or
-``package.module:Class`` for one's own. A value that is no dataclass says what stands for it by ``describe()``.
+A frozen dataclass becomes a table of its fields. Where a setting may be of several classes, ``kind`` names the class: a
+known name, or ``package.module:Class`` for the user's own. Other objects return their table from ``describe()``.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def plain(value: Any) -> Any:
 
 
 def table(value: Any) -> Any:
-    """Return what stands for an object in a table: what ``describe()`` says, or a dataclass's kind and fields.
+    """Return an object's table: that of ``describe()``, or a dataclass's kind and fields.
 
-    Fields that are None are left out: TOML has no word for nothing.
+    Fields that are None are left out, as TOML has no null.
     """
     if hasattr(value, "describe"):
         return plain(value.describe())
@@ -59,7 +59,7 @@ def table(value: Any) -> Any:
 def kind_of(cls: type) -> str:
     """Return the name of a class in tables: its ``kind`` or, for one from elsewhere, ``package.module:Class``.
 
-    A class from elsewhere may be made from one of ours, and then has inherited its ``kind``.
+    A subclass of one of ours inherits its ``kind``, so the module is looked at first.
     """
     if not cls.__module__.startswith("fedtuner."):
         return f"{cls.__module__}:{cls.__qualname__}"
@@ -67,9 +67,9 @@ def kind_of(cls: type) -> str:
 
 
 def read(kinds: Mapping[str, Any], given: Mapping[str, Any], name: str, default: str) -> Any:
-    """Return the object that a table stands for: ``kind`` names its class, the other entries are its fields.
+    """Return the object of a table: ``kind`` names its class, the other entries are its fields.
 
-    Settings that only other known kinds have are passed over, so that the kind alone can be changed.
+    Settings that only other known kinds have are ignored, so that the kind alone can be changed.
     """
     settings = dict(given)
     kind = settings.pop("kind", default)
@@ -166,7 +166,7 @@ def _words(kind: Any) -> str:
 
 
 def find(place: str, name: str) -> Any:
-    """Return what ``package.module:attribute`` names; ``name`` is the setting that says so."""
+    """Return what ``package.module:attribute`` names; ``name`` is the setting with this value."""
     module_name, colon, attribute = place.partition(":")
     if not (colon and module_name and attribute) or module_name.startswith("."):
         raise SpecError(f"{name} = {brief(place)}, but must be 'package.module:name'")

@@ -180,10 +180,6 @@ class Outline:
         """Number of arms."""
         return sum(map(len, self.groups))
 
-    def group_of(self, arm: int) -> tuple[int, ...]:
-        """Return the arms started together with this one."""
-        return next(group for group in self.groups if arm in group)
-
 
 def outline(schedule: Schedule, *path: Any) -> Outline:
     """Play a schedule on random scores and return what it asked for; ``path`` names the draw of the scores."""

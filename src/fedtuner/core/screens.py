@@ -1,8 +1,8 @@
-"""Screens: what bounds or drops single reports of devices that may be broken or lie. Each is a value.
+"""Screens: they bound or drop single reports of devices that may be broken or lie.
 
-A report is compared with the others of its round, by their median: fewer than half of the clients cannot move it beyond
-what honest clients report. A bound is for one liar at a time, and wide, so that honest clients are hardly ever touched:
-what it prevents is that one report decides a round. It does not prevent that a report within the bounds is false.
+Values are compared with the median of their round, which fewer than half of the clients cannot move beyond the values
+of honest ones. The bounds are wide, so that they hardly ever change an honest report. They keep a single false report
+from deciding a round; they do not find false reports within the bounds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MEDIANS = 10  # the most that a client may weigh, in medians of its round
 
 @dataclass(frozen=True)
 class Values:
-    """A screen for losses and errors: those that cannot be drop a report, those far above the round's are cut.
+    """A screen for losses and errors: impossible values drop a report, values far above the round's median are cut.
 
     An error is from 0 to ``worst``; a loss, and an error where ``worst`` is infinite, is at least ``least``, and counts
     as at most ``times`` medians of its kind in the round. That also holds for the loss of a model that is not made of
@@ -46,7 +46,7 @@ class Values:
             raise SpecError(f"values: least = {self.least}, worst = {self.worst}, but no value is between")
 
     def __call__(self, plan: Plan, reports: Reports) -> list[Report | None]:
-        """Return the reports with their values cut; None where one is impossible."""
+        """Return the reports with their values cut; None where a value is impossible."""
         known = [None if r is None else _with_tried(r, [self._known(t) for t in r.tried]) for r in reports]
         possible = [r if r is not None and all(map(self._possible, r.tried)) else None for r in known]
         tried = [t for r in possible if r is not None for t in r.tried]

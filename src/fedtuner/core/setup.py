@@ -1,4 +1,4 @@
-"""What a study is. Its results depend on a ``Setup`` and the federation, and on nothing else.
+"""The settings of a study. Its results depend on a ``Setup`` and the federation, and on nothing else.
 
 ``resolve`` is the one place where settings are checked against each other and defaults come from the method, the model
 and the federation; ``tune``, study.toml, suites and ``untuned`` all call it.
@@ -32,7 +32,7 @@ _SENT = {"server-round", "split"}  # what clients that train by code of their ow
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """All that a study's results depend on, beside the federation."""
+    """All settings that a study's results depend on."""
 
     method: Method
     space: Space
@@ -40,13 +40,13 @@ class Setup:
     tuner: Tuner
     sampler: Sampler
     cohort: int = 10  # clients per round
-    cohorts: str = "independent"  # shared: all arms meet the same clients in the same round
+    cohorts: str = "independent"  # shared: all arms have the same clients in the same round
     target: str = "personalized"  # what arms are compared by: the clients' models or the server's (global)
     weights: str = "independent"  # shared: all arms begin from the same initial weights
     screens: tuple[Screen, ...] = ()
     combine: Combine = mean
     privacy: Privacy | None = None
-    cooling: float = 0.0  # the last part of an arm's horizon, in which the server's step falls to 0
+    cooling: float = 0.0  # the last part of an arm's horizon, from 0 to 1, in which the server's step size falls to 0
     engine: str = "sequential"  # how a round's jobs are done; engines agree up to rounding
     seed: int = 0
 
@@ -74,7 +74,7 @@ class Setup:
 
 
 def _described(schedule: Schedule) -> Table:
-    """Return a schedule's table, in which what every schedule has is said by the same names."""
+    """Return a schedule's table, with the fields that every schedule has under the same names."""
     made, scoring = tables.table(schedule), schedule.scoring
     return {
         **(made if isinstance(made, Mapping) else {"kind": made}),
@@ -147,7 +147,7 @@ def _check_kinds(given: dict[str, Any]) -> None:
 
 
 def _lacking(value: Any, kind: type) -> str:
-    """Return what one's own object lacks of a protocol."""
+    """Return the end of a message: the names that an object lacks of a protocol."""
     if isinstance(value, type):
         return f": call it, {value.__name__}(...)"
     if type(value).__module__ == "builtins" or kind is Space:
@@ -181,7 +181,7 @@ def with_named_optimiser(method: Method, space: Space | None) -> tuple[Method, S
 
 
 def _on_the_server(method: Method, model: Model, space: Space | None) -> Method:
-    """Return what is left of a method where clients train by code of their own: its aggregation.
+    """Return a method without its local training, for clients that train by code of their own.
 
     The client's hyperparameters are those that the model declares; without any, whatever the space names.
     """
@@ -204,7 +204,7 @@ def _check_batch(space: Space, smallest: int) -> None:
 
 
 def _check_sums(setup: Setup) -> None:
-    """Refuse what secure sums cannot carry."""
+    """Refuse what does not work with secure aggregation."""
     method, tuner = setup.method, setup.tuner
     sums = "with secure aggregation the server sees only sums"
     if method.memory or method.extra or method.sends:

@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-FORMATS = ("text", "markdown", "latex", "json")
-
 
 @dataclass(frozen=True)
 class Bold:

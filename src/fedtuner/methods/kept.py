@@ -1,13 +1,14 @@
 """A vector that every client keeps, and its mean over all clients on the server: SCAFFOLD's c, FedDyn's h.
 
-The mean is by |T|, over all clients and not only a round's: c = sum |T_i| c_i / sum |T_i|, where c_i is zero before the
-client is first met. Each client sends by how much its |T_i| c_i and its |T_i| have changed since they were last counted
-and the server adds these up, so that they telescope: whatever cohorts were drawn, c is that mean. A mean of changes
-weighted within the cohort is not, where sizes differ, and training then ends elsewhere with every seed. A report that
-is broken is not counted, and its client keeps what was counted before. A server that has the client's |T_i| and c_i
-finds the changes itself: a device cannot lie about them, and where its |T_i| is bounded, so is its part of c.
+The mean is by |T|, over all clients and not only a round's: c = sum |T_i| c_i / sum |T_i|, where c_i is zero until the
+client's first round. Each client sends the changes of its |T_i| c_i and its |T_i| since its last report that was used,
+and the server adds them up. These sums telescope, so c is that mean whatever cohorts were drawn. A mean of changes
+weighted within each cohort would not be, if clients differ in size, and training would end at another point for each
+seed. A broken report is not used, and its client keeps the values of the last one that was. A server that has a
+client's |T_i| and c_i computes the changes itself: a device cannot lie about them, and a bound on |T_i| bounds its part
+of c.
 
-What clients weigh that have not been met is not known: they count as the mean of those that have.
+The |T_i| of clients that have not taken part yet are not known: the mean of the known ones stands for them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ WEIGHT = "weight"  # of a client |T_i|; in the sum also the clients met; on the 
 
 
 def keep(client: Local, job: Job, name: str, new: Vector) -> tuple[Vectors, Vectors]:
-    """Return what a client sends when its vector becomes ``new``, and what it remembers."""
+    """Return what a client whose vector becomes ``new`` sends, and what it keeps."""
     return _sent_and_kept(job, name, new, client.examples)
 
 

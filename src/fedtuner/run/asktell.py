@@ -1,4 +1,4 @@
-"""A study driven from outside: ``ask`` for a round, do it by any means, ``tell`` what came back."""
+"""A study whose rounds are computed outside: ``ask`` for a plan, do its jobs by any means, ``tell`` the reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedtuner.run.session import Session
 
 
 class AskTell:
-    """One schedule's play over an open session, with several rounds in flight, at most one of each arm."""
+    """A schedule over an open session, with several rounds in flight, at most one of each arm."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -26,7 +26,7 @@ class AskTell:
         self._go_on()
 
     def ask(self) -> Plan | None:
-        """Return a round of an arm that has none in flight and is not yet where it should be; None if there is none."""
+        """Return the next round of an arm that has none in flight; None if no arm can go on now."""
         session, step = self.session, self._course.step
         for arm, until in step.until.items() if step else ():
             if arm not in self._in_flight and not (work := session.work(arm, until)).done:
@@ -56,12 +56,12 @@ class AskTell:
             completed = [None if r is None else session.round.completed(asked, r) for r in reports]
             tally = session.round.tally(asked, completed)
         session.accept(settled(session.round, session.where.store.blobs, work, tally), save=True)
-        if self._in_flight.keys() == {plan.arm}:  # the last of those that its step waits for
+        if self._in_flight.keys() == {plan.arm}:  # the last round in flight
             self._go_on()
         del self._in_flight[plan.arm]
 
     def _go_on(self) -> None:
-        """Go through the steps that are done, to the first that has something left to do, or to the end."""
+        """Go on to the first step that has something left to do, or to the end."""
         session, schedule = self.session, self.session.setup.schedule
         while (step := self._course.step) is not None:
             if step is not self._taken:
@@ -75,7 +75,7 @@ class AskTell:
 
 
 def _same(asked: Plan, given: Plan) -> bool:
-    """Return whether two plans are the same round of the same study; they may have been sent and copied."""
+    """Return whether two plans, which may be copies, are the same round of the same study."""
     jobs = [[(job.client, job.choices) for job in plan.jobs] for plan in (asked, given)]
     return asked.seed == given.seed and jobs[0] == jobs[1] and np.array_equal(asked.w, given.w)
 

@@ -1,4 +1,4 @@
-"""What has happened in a study, folded from its events: all that ``show``, ``export``, ``compare`` and resume read."""
+"""A study's journal in memory, made from its events: all that ``show``, ``export``, ``compare`` and resume read."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Journal:
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.begun: Begun | None = None
-        self.clients: list[str | int] = []  # met on the way
+        self.clients: list[str | int] = []  # of a fleet, in the order in which they were met
         self.rounds_used = 0  # communication rounds spent so far, over all arms
         self.arms: dict[int, Arm] = {}
-        self.children: dict[int, list[int]] = {}  # the arms that go on from an arm's states
+        self.children: dict[int, list[int]] = {}  # arm -> the arms that continue its states
         self.candidates: dict[int, tuple[Config, ...]] = {}
         self.own_records: dict[int, list[Record]] = {}  # of the arm itself, without its ancestors'
         self.saved: dict[Key, str] = {}  # the states that were saved, by their checksums
         self.beliefs: dict[Key, tuple[float, ...]] = {}  # theta of the states that were saved
-        self.moved: dict[Key, tuple[Config, ...]] = {}  # what theta is over, where that is not what its arm began with
+        self.moved: dict[Key, tuple[Config, ...]] = {}  # candidates that differ from those that the arm began with
         self.ended: dict[int, str] = {}
         self.eliminated: dict[int, Eliminated] = {}
         self.evaluated: dict[tuple[Key, str, str], Evaluation] = {}  # by key, split and configuration
@@ -96,13 +96,13 @@ class Journal:
         return [record for arm in sorted(self.own_records) for record in self.own_records[arm]]
 
     def records(self, arm: int, until: int | None = None) -> list[Record]:
-        """Return an arm's rounds up to one, with those of the arms that it goes on from."""
+        """Return an arm's rounds up to one, after those of its ancestors."""
         parent, own = self.arms[arm].parent, self.own_records[arm]
         before = [] if parent is None else self.records(*parent)
         return [r for r in (*before, *own) if until is None or r.round <= until]
 
     def round_of(self, arm: int) -> int:
-        """Return the last round that is known of an arm."""
+        """Return an arm's last round."""
         own, parent = self.own_records[arm], self.arms[arm].parent
         return own[-1].round if own else (parent[1] if parent else 0)
 
@@ -127,7 +127,7 @@ class Journal:
         return rounds[-1] if rounds else None
 
     def heirs(self, arm: int) -> set[int]:
-        """Return an arm, the arms that go on from its states, those that go on from theirs, and so on."""
+        """Return an arm and all its descendants."""
         found, todo = set[int](), [arm]
         while todo:
             found.add(todo[-1])
@@ -150,7 +150,7 @@ def read(store: Store, name: str) -> Journal:
 
 
 def fold(events: Iterable[Event], name: str) -> Journal:
-    """Return the journal of a store's events, or raise where lines are missing, doubled or out of order."""
+    """Return the journal of a store's events; raise an error if lines are missing, repeated or out of order."""
     journal = Journal()
     for number, event in enumerate(events, start=1):
         wrong = _wrong(event, journal)

@@ -1,4 +1,4 @@
-"""How rounds are saved: first an arm's state, then the lines of its rounds up to it, then old states go."""
+"""How rounds are saved: first an arm's state, then the lines of its rounds up to it; then old states are deleted."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ class Saver:
     """Holds the latest states of a study's arms and writes them, with the rounds that led to them, to the store."""
 
     def __init__(self, round: Round, store: Store, journal: Journal, start: Vector | None) -> None:
-        self.keep: frozenset[Key] = frozenset()  # states that are still wanted, beside the arms' latest
+        self.keep: frozenset[Key] = frozenset()  # states that are kept beside the arms' latest
         self._round, self._store, self._journal = round, store, journal
-        self._start = start  # the weights that all arms begin from; None: they come from the seed
-        self._latest: dict[int, State] = {}  # as far as they are in memory
+        self._start = start  # the weights that all arms begin from; None: ``Model.initial`` gives them
+        self._latest: dict[int, State] = {}  # those in memory
         self._unsaved: dict[int, State] = {}
         self._pending: dict[int, list[Done]] = {}  # rounds whose state is not saved yet
         self._saved_at: dict[int, float] = {}
-        self._blobs: dict[Key, set[Blob]] = {}  # what the states in ``keep`` refer to
+        self._blobs: dict[Key, set[Blob]] = {}  # blobs of the states in ``keep``
 
     # States
 
     def begin(self, arm: Arm) -> tuple[State, str]:
-        """Return an arm's first state and, if it has a parent, its checksum: it is saved, as the parent's may go."""
+        """Return an arm's first state. That of a child is saved, as its parent's may be deleted: also its checksum."""
         parent = None if arm.parent is None else self.state(arm.parent)
         state = self._latest[arm.id] = self._round.begin(arm, parent, self._start)
         return state, self._save(arm.id, state) if parent is not None else ""
 
     def latest(self, arm: int) -> State:
-        """Return an arm's latest state; an arm that has none in the store begins."""
+        """Return an arm's latest state, or its first one if none is saved."""
         if arm not in self._latest:
             known, saved = self._journal.arms[arm], self._journal.saved_round(arm)
             self._latest[arm] = (
@@ -49,24 +49,24 @@ class Saver:
         return self._latest[arm]
 
     def state(self, key: Key) -> State:
-        """Return an arm's state after some round."""
+        """Return the state after a round."""
         arm, round = key
         if arm in self._latest and self._latest[arm].round == round:
             return self._latest[arm]
         return load_state(self._store, self._round, self._journal, key)
 
     def reached(self, arm: int) -> int:
-        """Return the round of an arm's latest state. Records of later rounds may be here already, without a state."""
+        """Return the round of an arm's latest state; records of later rounds may have come without one."""
         return self._latest[arm].round if arm in self._latest else self._journal.round_of(arm)
 
     def forget(self, arm: int) -> None:
-        """Let go of an arm's state in memory; the store has it."""
+        """Drop an arm's state from memory; the store has it."""
         self._latest.pop(arm, None)
 
     # Rounds
 
     def add(self, record: Record) -> None:
-        """Take note of a round; it is written once a state after it is here."""
+        """Take a round's record; it is written with the next state."""
         done = Done(record)
         self._journal.add(done)
         self._pending.setdefault(record.arm, []).append(done)
@@ -81,7 +81,7 @@ class Saver:
         return list(self._unsaved)
 
     def flush(self, arm: int) -> Sequence[Done]:
-        """Save an arm's state, then the lines of its rounds up to it, then let go of older states; return the lines."""
+        """Save an arm's state, write the lines of its rounds up to it, delete older states; return the lines."""
         state, pending = self._unsaved[arm], self._pending.get(arm, [])
         ready = [done for done in pending if done.record.round <= state.round]
         if ready:
@@ -108,16 +108,16 @@ class Saver:
     # What is no longer needed
 
     def drop_old(self, arms: Iterable[int]) -> None:
-        """Delete the states of arms but for the latest and those to keep."""
+        """Delete arms' states, except the latest and those in ``keep``."""
         saved = [(arm, round) for arm in arms for round in self._journal.saved_rounds(arm)[:-1]]
         old = [key for key in saved if key not in self.keep]
         self._store.drop(old)
         self._journal.drop(old)
 
     def sweep(self, arm: int) -> None:
-        """Delete what the clients of an arm remember, as far as no state that is wanted needs it.
+        """Delete an arm's blobs that no kept state of the arm or its descendants uses.
 
-        Arms that go on from this one's state may need it, too. Rounds after its latest state are under way.
+        Blobs of rounds after its latest state stay: workers are at these rounds.
         """
         if not self._round.setup.method.memory:
             return
@@ -125,7 +125,7 @@ class Saver:
         for heir in heirs - self._journal.eliminated.keys():
             used |= blobs_of(self.latest(heir).memory)
         for key in self.keep:
-            if key[0] in heirs and self._store.has(key):  # who plays a schedule again may name one that has gone since
+            if key[0] in heirs and self._store.has(key):  # a schedule that is run again may name deleted ones
                 used |= self._kept_blobs(key)
         until = None if arm in self._journal.eliminated else self.reached(arm)
         self._store.blobs.sweep(arm, used, until)

@@ -285,10 +285,6 @@ class Session:
         ended = {arm: self.journal.ended[arm] for arm in until if arm in self.journal.ended}
         return Evidence(scores, records, ended)
 
-    def retire(self, arms: Iterable[int]) -> None:
-        """Eliminate arms, and delete the states and client memory that are no longer needed."""
-        self._delete_states(self._eliminate(arms))
-
     def _eliminate(self, arms: Iterable[int]) -> list[int]:
         """Write to the journal that arms are eliminated; return those that were not so before."""
         new = [arm for arm in arms if arm not in self.journal.eliminated]

@@ -17,7 +17,7 @@ from fedtuner.core.schedule import outline
 from fedtuner.errors import Interrupted, SpecError, brief
 from fedtuner.run.session import Session
 
-_MOMENT = 0.05  # seconds between statuses: one looks at all arms that are alive
+_MOMENT = 0.05  # seconds between statuses, as computing one reads the scores of all arms
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ Show = Callable[[Status], None]
 
 
 class Meter:
-    """Tells how far a session is, now and then, from the pace since it was made."""
+    """Shows from time to time how far a session is; the time left is estimated from the speed since it was made."""
 
     def __init__(self, session: Session, show: Show) -> None:
         self._session, self._show, self._outline = session, show, outline(session.setup.schedule)
@@ -52,7 +52,7 @@ class Meter:
         self._scores: dict[int, tuple[int, float]] = {}  # by arm: after which round, and what
 
     def tell(self) -> None:
-        """Show the status, unless that was a moment ago and the study is not at its end."""
+        """Show the status, at most once per ``_MOMENT`` and at the end."""
         now, used, planned = time.monotonic(), self._session.journal.rounds_used, self._planned()
         if now - self._at > _MOMENT or (used >= planned and (used, planned) != self._shown):
             self._show(self.status())
@@ -77,7 +77,7 @@ class Meter:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a time as a person says it.
+    """Return a time in words.
 
     >>> duration(75), duration(7300), duration(None)
     ('1 min 15 s', '2 h 1 min', '?')
@@ -94,7 +94,7 @@ def duration(seconds: float | None) -> str:
 
 @contextmanager
 def showing(mode: bool | Show | None, label: str = "tuning", out: TextIO | None = None) -> Iterator[Show]:
-    """Yield where statuses go: the caller's own function, nowhere, a bar, or lines.
+    """Yield the function that shows statuses: the caller's own, none, a bar, or lines.
 
     None shows a bar on a terminal and nothing elsewhere; True shows a bar on a terminal and lines elsewhere.
     """
@@ -153,7 +153,7 @@ def _lines(label: str, out: TextIO, every: float = 5.0) -> Show:
 
 @contextmanager
 def stoppable(ours: bool = True) -> Iterator[Callable[[], bool]]:
-    """Yield whether Ctrl-C (or a request to terminate) has come; a second one interrupts at once.
+    """Yield a function that says whether Ctrl-C (or SIGTERM) has come; a second one interrupts at once.
 
     A script that does not catch ``Interrupted`` ends with its message alone and exit code 3. Only the main thread can
     catch signals; elsewhere nothing stops. Where signals are not ``ours``, they stay with whoever has them.

@@ -26,7 +26,7 @@ from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Evaluation, 
 from fedtuner.errors import StoreError
 from fedtuner.run.journal import read
 from fedtuner.run.store import Folder, InMemory
-from fedtuner.run.store.files import Files, read_json, replace_file, write_json
+from fedtuner.run.store.files import Files, read_json, replace_file
 from fedtuner.run.store.lines import FORMAT, decode, encode
 from fedtuner.run.store.states import FileBlobs, checksum, pack, unpack
 from fedtuner.tables import differences
@@ -824,8 +824,8 @@ def test_a_study_can_be_read_while_it_runs(tmp_path):
 
 
 def test_json_files(tmp_path):
-    write_json(tmp_path / "f.json", {"a": math.inf, "b": np.arange(2)})
-    assert read_json(tmp_path / "f.json") == {"a": "inf", "b": [0, 1]}
+    (tmp_path / "f.json").write_text('{"a": [0, 1]}')
+    assert read_json(tmp_path / "f.json") == {"a": [0, 1]}
     (tmp_path / "f.json").write_text('{"half": ')
     with pytest.raises(StoreError, match=r"cannot read .*f\.json"):
         read_json(tmp_path / "f.json")

@@ -1,4 +1,4 @@
-"""Who does what: pure decisions that process and cluster executors share. A transport only submits and waits."""
+"""Which worker does what: decisions without side effects, for executors of processes and of clusters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fedtuner.core.executor import Advance
 from fedtuner.core.records import Job
 
-_STEP = 12  # examples: what a step of local training costs beside its examples, for small and large networks alike
+_STEP = 12  # a step of local training costs as much as so many examples, in small and large networks alike
 
 
 def longest_first(work: Sequence[Advance]) -> list[Advance]:
@@ -17,12 +17,12 @@ def longest_first(work: Sequence[Advance]) -> list[Advance]:
 
 
 def few(workers: int, divisible: bool) -> int:
-    """Return at how many arms left their rounds are split over all workers; 0 where rounds cannot be split."""
+    """Return the number of running arms from which on rounds are split over all workers; 0 if they cannot be."""
     return (workers + 1) // 2 if divisible else 0
 
 
 def shares(costs: Sequence[float], workers: int) -> list[list[int]]:
-    """Return the numbers of the jobs that each worker gets: the costliest first, to whoever has least to do."""
+    """Return the numbers of each worker's jobs: the costliest job first, each to the worker with the least to do."""
     made: list[list[int]] = [[] for _ in range(workers)]
     loads = [0.0] * workers
     for n in sorted(range(len(costs)), key=lambda n: -costs[n]):
@@ -33,7 +33,7 @@ def shares(costs: Sequence[float], workers: int) -> list[list[int]]:
 
 
 def cost(examples: int, job: Job) -> float:
-    """Return about how long a client's work takes, in examples: a step costs as much as some examples more."""
+    """Return the estimated cost of a client's work, where one example costs 1."""
     total = 0.0
     for choice in job.choices:
         batch, epochs = float(choice.config.get("batch", examples)), float(choice.config.get("epochs", 1))

@@ -22,8 +22,8 @@ from fedtuner.run.executors.channel import Channel
 from fedtuner.run.executors.serial import advance
 from fedtuner.run.executors.worker import Share, Worker
 
-_WORTH_SHARING = 5e-3  # seconds: a round that is shorter is done sooner than it is sent
-_TRIES = 3  # how many workers may die on a task before it is an error
+_WORTH_SHARING = 5e-3  # seconds; a shorter round takes less time to do than to send
+_TRIES = 3  # workers that may die on a task; then it is an error
 Task = Advance | Share
 
 
@@ -47,7 +47,7 @@ class Processes:
         When at most ``few`` arms are still running, workers stop after their round and return their states; the rounds
         of these arms are then split over all workers.
         """
-        # The bits of the batched engine depend on which clients are done together: it keeps a round in one place.
+        # The bits of the batched engine depend on which clients it trains together, so its rounds are not split.
         engine = self._round.federation.model.engine(self._round.setup.engine)
         few = policy.few(self.workers, engine.divisible)
         left = {one.arm.id: one for one in work}
@@ -67,7 +67,7 @@ class Processes:
     def _work(self, plan: Plan) -> list[Report]:
         """Do a round's jobs on one worker or, if they take long enough to be worth it, on all.
 
-        Never here: a process that has trained cannot always fork (torch, where there is a GPU), and workers are forked.
+        Never in this process: one that has used a GPU cannot fork, and workers that replace others are forked.
         """
         if self._round_takes < _WORTH_SHARING:
             began = time.monotonic()
@@ -89,7 +89,7 @@ class Processes:
         return [done[n] for n in range(len(plan.jobs))]
 
     def close(self) -> None:
-        """Ask the workers to end, and see that they do."""
+        """Ask the workers to end, and wait for them."""
         for worker in self._team:
             worker.send(None)
         for worker in self._team:
@@ -107,7 +107,7 @@ class Processes:
         return fresh
 
     def _run(self, tasks: Iterable[Task], stop: Stop, few: int = 0) -> Iterator[Any]:
-        """Hand out tasks and yield the answers; a task whose worker dies goes on from where it last reported.
+        """Hand out tasks and yield the answers; if a worker dies, another continues from the task's last state.
 
         Once no task is waiting and at most ``few`` are left, their workers are asked to stop after their round.
         """
@@ -145,8 +145,8 @@ class Processes:
                         one.task, one.deaths = replace(one.task, state=answer.state), 0
                     yield answer
         finally:
-            # After an error, or where the caller stopped listening, no answer of these workers may be read. That may be
-            # noticed only after ``close``: then they have ended.
+            # After an error, or if the caller stops iterating, the answers of these workers must not be read: others
+            # replace them. After ``close`` they have ended, and are in no team.
             for one in busy.values():
                 if one.worker in self._team:
                     self._replace(one.worker)
@@ -159,7 +159,7 @@ class Processes:
 
 @dataclass
 class _Busy:
-    """A worker at its task."""
+    """A worker and its task."""
 
     worker: Worker
     task: Any

@@ -1,4 +1,4 @@
-"""Rounds in this process, one after the other: what a worker does, too."""
+"""Rounds in this process, one after the other. Worker processes use these functions, too."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Serial:
 def advance(
     round: Round, blobs: Blobs, work: Advance, stop: Stop, work_all: WorkAll | None = None
 ) -> Iterator[Progress]:
-    """Advance an arm round by round until it is where it should be, has ended, or is stopped."""
+    """Train an arm round by round until it has reached ``work.until``, has ended, or is stopped."""
     engine, state = round.federation.model.engine(round.setup.engine), work.state
     while state.round < work.until and not state.ended:
         plan = fetched(round.plan(work.arm, state, round.federation.present()), blobs)
@@ -51,17 +51,17 @@ def advance(
 
 
 def settled(round: Round, blobs: Blobs, work: Advance, tally: Tally) -> Progress:
-    """Settle a round; what clients remember goes to the blobs where it is too large for the state."""
+    """Settle a round; client memory that is too large for the state goes to blobs."""
     state, record = round.settle(work.arm, work.state, tally)
     memory = spill(state.memory, work.arm.id, state.round, round.federation.population(), blobs)
     return Progress(work.arm.id, (record,), replace(state, memory=memory))
 
 
 def fetched(plan: Plan, blobs: Blobs) -> Plan:
-    """Return a plan whose clients' memories are read from the blobs."""
+    """Return a plan with the clients' memory read from blobs."""
     return replace(plan, jobs=tuple(fetch(job, blobs) for job in plan.jobs))
 
 
 def measure(round: Round, blobs: Blobs, plan: Plan) -> list[Report]:
-    """Do an evaluation's jobs one after the other, keeping their metrics alone."""
+    """Do an evaluation's jobs one after the other, and return their metrics alone."""
     return [measured(round.work(plan, fetch(job, blobs))) for job in plan.jobs]

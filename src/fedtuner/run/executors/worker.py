@@ -1,4 +1,4 @@
-"""A worker process: it is sent work and answers as it goes."""
+"""A worker process: it receives tasks through a channel and sends answers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from fedtuner.errors import FAILURES, FedtunerError, WorkerError
 from fedtuner.run.executors.channel import Channel, pair
 from fedtuner.run.executors.serial import advance, measure
 
-_SHIP = 2.0  # seconds between the states that a worker sends; a kill loses so much work, and the round under way
+_SHIP = (
+    2.0  # seconds between the states that a worker sends: a kill loses this much work at most, and the current round
+)
 
 
 @dataclass(frozen=True)
 class Share:
-    """Some of a plan's jobs, with their numbers: of a round, or of an evaluation, which keeps metrics alone."""
+    """Some jobs of a round's or an evaluation's plan, with their numbers in it."""
 
     plan: Plan
     numbers: tuple[int, ...]
@@ -42,7 +44,7 @@ class Worker:
         theirs.hang_up()
 
     def send(self, message: Any) -> bool:
-        """Send a message; return whether there is anyone to receive it."""
+        """Send a message; return False if the worker has died."""
         try:
             self.connection.send(message)
         except OSError:
@@ -59,11 +61,11 @@ class Worker:
 
 
 def _serve(connection: Channel, parents: Channel, parent: int, round: Round, blobs: Blobs) -> None:
-    """Do tasks until None comes or the parent is gone. Ctrl-C reaches the whole group: only the parent acts on it."""
+    """Do tasks until None comes or the parent has died. Ctrl-C reaches all processes; only the parent acts on it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parents.hang_up()
-    if "torch" in sys.modules:  # a fork of a process that has used several threads must not: OpenMP would wait forever
+    if "torch" in sys.modules:  # with more threads OpenMP would hang after a fork
         sys.modules["torch"].set_num_threads(1)
 
     def orphaned() -> bool:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from fedtuner.errors import StoreError
-from fedtuner.tables import plain
 
 
 class Files:
@@ -98,12 +97,6 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise StoreError(f"cannot read {path}: {error}") from error
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Replace a JSON file."""
-    with disk_errors(path.parent):
-        replace_file(path, (json.dumps(plain(value), indent=2) + "\n").encode())
 
 
 def check_room(path: Path, room: int) -> None:
