@@ -338,3 +338,32 @@ def test_every_kind_is_known_by_its_name_and_has_defaults(kinds: Mapping[str, An
     for name, cls in kinds.items():
         assert tables.kind_of(cls) == name
         assert tables.read(kinds, {"kind": name}, "it", "") == cls()
+
+
+SHAPE = {
+    "seed": int,
+    "labels": {"*": str},
+    "rows?": [(int, tables.is_real)],
+    "side?": lambda value: value in ("a", "b"),
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"seed": 0, "labels": {}}, ""),
+        ({"seed": 0, "labels": {"a": "x"}, "rows": [[1, 2], [1, "nan"]], "side": "b", "more": 1}, ""),
+        ([], "it is []"),
+        ({}, "seed is None"),
+        ({"seed": True, "labels": {}}, "seed is True"),
+        ({"seed": 0, "labels": []}, "labels is []"),
+        ({"seed": 0, "labels": {"a": 3}}, "labels.a is 3"),
+        ({"seed": 0, "labels": {}, "rows": {}}, "rows is {}"),
+        ({"seed": 0, "labels": {}, "rows": [[1]]}, "rows is [1]"),
+        ({"seed": 0, "labels": {}, "rows": [[1, "low"]]}, "rows is 'low'"),
+        ({"seed": 0, "labels": {}, "rows": [[1, True]]}, "rows is True"),
+        ({"seed": 0, "labels": {}, "side": "c"}, "side is 'c'"),
+    ],
+)
+def test_what_does_not_fit_is_named(value, said):
+    assert tables.misfit(value, SHAPE) == said

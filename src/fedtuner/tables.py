@@ -199,3 +199,44 @@ def differences(old: Any, new: Any, name: str = "") -> Iterator[str]:
             yield from differences(old.get(key), new.get(key), f"{name}.{key}" if name else str(key))
     elif json.dumps(old) != json.dumps(new):
         yield f"{name}: {brief(old)} in the store, {brief(new)} now"
+
+
+def is_real(value: Any) -> bool:
+    """Return whether a value from JSON is a number as ``plain`` writes it."""
+    return value in ("nan", "inf", "-inf") if isinstance(value, str) else _fits(value, float)
+
+
+def misfit(value: Any, shape: Any, name: str = "") -> str:
+    """Return where a value that was read from JSON is not of a shape, and what is there; empty if all of it fits.
+
+    A shape is a type, a function that says whether a value fits, a list with the shape of all items, a tuple with the
+    shape of each item, or a table of shapes: keys that end in "?" may be absent, and "*" stands for all keys.
+
+    >>> misfit({"seed": 0, "test": {"error": "low"}}, {"seed": int, "test": {"*": is_real}, "more?": str})
+    "test.error is 'low'"
+    """
+    if isinstance(shape, dict):
+        parts = list(_entries(value, shape)) if isinstance(value, dict) else None
+    elif isinstance(shape, list):
+        parts = [(name, one, shape[0]) for one in value] if isinstance(value, list) else None
+    elif isinstance(shape, tuple):
+        fits = isinstance(value, list) and len(value) == len(shape)
+        parts = [(name, one, inner) for one, inner in zip(value, shape, strict=True)] if fits else None
+    else:
+        fits = isinstance(value, shape) and type(value) is not bool if isinstance(shape, type) else shape(value)
+        parts = [] if fits else None
+    if parts is None:
+        return f"{name or 'it'} is {brief(value)}"
+    dot = f"{name}." if name and isinstance(shape, dict) else ""
+    return next((wrong for key, one, inner in parts if (wrong := misfit(one, inner, dot + key))), "")
+
+
+def _entries(value: Mapping[str, Any], shape: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield name, value and shape of a table's entries; an entry that is absent has the value None."""
+    for key, inner in shape.items():
+        if key == "*":
+            yield from ((str(own), one, inner) for own, one in value.items())
+        elif not key.endswith("?"):
+            yield key, value.get(key), inner
+        elif key[:-1] in value:
+            yield key[:-1], value[key[:-1]], inner

@@ -18,7 +18,11 @@ SUITE = suite.parse("mine", {"seeds": 2, "base": {"problem": "toys:problem"}, "a
 
 
 def study(entry):
-    return {"labels": dict(entry.labels), "seed": entry.seed, "study": dict(entry.table), "test": {"global": 0.1}}
+    counts = {"rounds": 9, "trainings": 27, "arms": 1, "diverged": [], "broken": 0, "dropped": 0}
+    return {
+        "labels": dict(entry.labels), "seed": entry.seed, "study": dict(entry.table), "problem": {"name": "toy"},
+        "target": entry.spec.target, "test": {"global": 0.1, "personalized": 0.1}, **counts,
+    }  # fmt: skip
 
 
 @pytest.fixture
@@ -50,7 +54,7 @@ def test_a_file_that_would_stay_the_same_is_not_written(file, monkeypatch):
 
 def test_studies_that_the_suite_no_longer_names_stay(file):
     """They stand after the others, and an axis that the suite has got since then is no reason to lose them."""
-    gone = {"labels": {"target": "both"}, "seed": 3, "test": {"global": 0.2}}
+    gone = {**study(SUITE.entries[0]), "labels": {"target": "both"}, "seed": 3}
     results.update(file, SUITE, gone)
     results.update(file, SUITE, study(SUITE.entries[0]))
     assert results.read(file).studies == (study(SUITE.entries[0]), gone)
@@ -66,7 +70,7 @@ def test_no_file_has_no_results(file):
     ("changed", "says"),
     [
         ({"study": {"cohort": 3}}, "cohort: 3 in the store"),
-        ({"online": {"every": 5}}, "online"),
+        ({"online": {"every": 5, "curve": [[1, 0, 1, 0.1, 0.1, 0.1]]}}, "online"),
     ],
 )
 def test_results_of_other_settings_are_refused(file, changed, says):
@@ -75,7 +79,7 @@ def test_results_of_other_settings_are_refused(file, changed, says):
         results.unfinished(file, SUITE)
 
 
-@pytest.mark.parametrize("line", ["{", '{"labels": {}}', "3", '{"suite": {}}'])
+@pytest.mark.parametrize("line", ["{", '{"labels": {}}', "3", '{"suite": {}}', "[]", "[" * 9999, "1" * 9999])
 def test_a_line_that_is_no_result_is_named(file, line):
     results.update(file, SUITE, study(SUITE.entries[0]))
     file.write_text(file.read_text() + line + "\n")

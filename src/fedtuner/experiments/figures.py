@@ -99,7 +99,7 @@ def figure(found: Sequence[Result], wanted: Mapping[str, Any], along: str = "") 
     kind = wanted.get("kind")
     if kind not in KINDS:
         raise SpecError(f"figures.kind = {kind!r}, but must be one of {KINDS}{suggest(str(kind), KINDS)}")
-    axes = list(found[0]["labels"])
+    axes = [axis for axis in found[0]["labels"] if all(axis in kept["labels"] for kept in found)]
     x, panel = wanted.get("x", ""), wanted.get("panel", "")
     line = wanted.get("line", along if kind in ("online", "theta") else "")
     if kind in ("sweep", "ranges") and not x:

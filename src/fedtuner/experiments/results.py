@@ -21,13 +21,34 @@ from fedtuner.experiments.family import Outcome, Point
 from fedtuner.experiments.suite import Entry, Suite
 from fedtuner.run.store.files import replace_file
 from fedtuner.run.versions import machine, versions
-from fedtuner.tables import differences, plain
+from fedtuner.tables import differences, is_real, misfit, plain
 
 FORMAT = 1
 SIDES = ("global", "personalized")
 SUFFIX = ".jsonl"
 
 Result = Mapping[str, Any]  # one study with one seed
+
+# What the lines must say: all that compares and draws them.
+_SUITE = {
+    "title?": str, "axes?": {"*": [str]}, "columns?": str, "along?": str, "paper?": {"*": [is_real]}, "figures?": [dict]
+}  # fmt: skip
+_ROW = (is_real,) * 6  # of ``online`` and ``tested``
+_STUDY = {
+    "labels": lambda labels: isinstance(labels, dict) and labels and all(isinstance(v, str) for v in labels.values()),
+    "seed": int,
+    "target": lambda side: side in SIDES,
+    "test": dict.fromkeys(SIDES, is_real),
+    "problem": {"name": str},
+    **dict.fromkeys(("rounds", "trainings", "arms", "broken", "dropped"), int),
+    "diverged": [int],
+    "stalled?": [int],
+    "family?": str,
+    "by_arm?": [(int, int, int, int)],
+    "online?": {"every": int, "curve": lambda rows: rows and not misfit(rows, [_ROW])},
+    "tested?": [_ROW],
+    "theta?": [(int, is_real, is_real)],
+}
 
 
 @dataclass(frozen=True)
@@ -114,14 +135,16 @@ def read(path: Path) -> Results:
     for n, line in enumerate(lines, 1):
         try:
             value = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise StoreError(f"cannot read {path}, line {n}: {error}") from error
-        if n == 1 and isinstance(value, dict) and "suite" in value:
+        first = n == 1 and isinstance(value, dict) and "suite" in value
+        wrong = misfit(value, {"suite": _SUITE} if first else _STUDY)
+        if wrong:
+            raise StoreError(f"{path}, line {n}, is not the result of a study ({wrong}): restore it, or delete it")
+        if first:
             suite = value["suite"]
-        elif isinstance(value, dict) and {"labels", "seed", "test"} <= set(value):
-            studies.append(value)
         else:
-            raise StoreError(f"{path}, line {n}, is not the result of a study")
+            studies.append(value)
     return Results(suite, tuple(studies))
 
 
