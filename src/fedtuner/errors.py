@@ -42,6 +42,22 @@ def brief(value: object, most: int = 60) -> str:
     return line if len(line) <= most else f"{line[:most]} ..."
 
 
+def named(path: object, most: int = 260) -> str:
+    """Return the name of a file or folder as a message shows it: as it is, unless it is no plain text or too long."""
+    text = str(path)
+    text = text if text.isprintable() else repr(text)
+    return text if len(text) <= most else f"{text[:most]} ..."
+
+
+def counted(n: int, one: str, many: str = "") -> str:
+    """Return a number of things in words.
+
+    >>> counted(1, "study", "studies"), counted(2, "arm")
+    ('1 study', '2 arms')
+    """
+    return f"{n} {one if n == 1 else many or one + 's'}"
+
+
 class FedtunerError(Exception):
     """The root of fedtuner's errors."""
 

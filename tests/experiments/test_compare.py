@@ -57,6 +57,10 @@ def file(tmp_path):
     return file
 
 
+def both(error):
+    return {"global": error, "personalized": error}
+
+
 def change(file, changed):
     """Replace each study of a file by what a function makes of it; None leaves it out."""
     kept = results.read(file)
@@ -179,7 +183,7 @@ def test_few_seeds_are_told(file):
 
 def test_pairs_that_are_equal_are_not_counted_as_evidence(file):
     for seed in (1, 2):
-        change_one(file, "small / global / + FedEx", seed, test={"global": ERRORS["plain", "global"][seed] + 1e-16})
+        change_one(file, "small / global / + FedEx", seed, test=both(ERRORS["plain", "global"][seed] + 1e-16))
     pair, *_ = compare.compare([file]).pairs
     assert (pair.difference.better, pair.difference.unequal, pair.difference.n) == (3, 3, 5)
     assert pair.difference.wilcoxon == pair.difference.least == 0.25
@@ -194,6 +198,21 @@ def test_many_comparisons_are_told(file):
         if note.startswith("Of 2 comparisons with five pairs that differ, or more, 2 have p < 0.1")
     )
     assert "after Holm's adjustment 0 would be" in shown  # 2 * 0.0625
+
+
+@pytest.mark.parametrize(
+    ("data", "said"), [("small / global / plain", "1 study has one"), ("small", "4 studies have one")]
+)
+def test_studies_with_one_seed_are_counted(file, data, said):
+    change(
+        file,
+        lambda study: (
+            study if study["seed"] == 0 or not " / ".join(study["labels"].values()).startswith(data) else None
+        ),
+    )
+    assert (
+        f"One seed gives no interval: {said} (small / global / plain); run more seeds." in compare.compare([file]).notes
+    )
 
 
 def test_what_comparisons_have_in_common_is_told(file):
@@ -230,14 +249,14 @@ def test_the_table_says_what_is_bold(file):
 
 
 def test_errors_that_are_no_rates_are_not_percent(file):
-    change_one(file, "small / global / plain", 0, test={"global": 17.5})
+    change_one(file, "small / global / plain", 0, test=both(17.5))
     made = compare.compare([file], columns="")
     assert not made.rates
     assert "in percent" not in tabulate.render(made)
 
 
 def test_errors_that_are_not_finite_have_no_mean(file):
-    change_one(file, "small / global / plain", 0, test={"global": math.inf})
+    change_one(file, "small / global / plain", 0, test=both(math.inf))
     made = compare.compare([file])
     assert math.isinf(made.studies[0].summary.mean)
     assert any("not finite" in note for note in made.notes)

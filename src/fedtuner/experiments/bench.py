@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TextIO
 
 from fedtuner.core.schedule import TARGETS
-from fedtuner.errors import ClientError, FedtunerError, Interrupted, StoreError, WorkerError
+from fedtuner.errors import ClientError, FedtunerError, Interrupted, StoreError, WorkerError, counted
 from fedtuner.experiments import results
 from fedtuner.experiments.compare import compare
 from fedtuner.experiments.family import Family
@@ -108,10 +108,9 @@ def _run(suite: Suite, out: Path, workers: int | None, only: str | None, progres
                 report.failed.append((name, error))
                 board.drop(group)
             except Interrupted as error:
-                left = sum(len(g.asked) for g in todo) - report.done
+                left = counted(sum(len(g.asked) for g in todo) - report.done, "study", "studies")
                 raise Interrupted(
-                    f"stopped with {left} studies to go. Everything is kept in {out}: run the same command again to "
-                    "continue"
+                    f"stopped with {left} to go. Everything is kept in {out}: run the same command again to continue"
                 ) from error
     return report
 
@@ -230,7 +229,8 @@ def print_report(done: Report, out: Path, as_json: bool = False) -> None:
         if results.read(out).studies:
             show(compare([out]))
         if done.done:
-            print(f"\n{done.done} studies of {done.asked} rounds took {done.computed} rounds: equal arms are shared.")
+            studies = counted(done.done, "study", "studies")
+            print(f"\n{studies} of {done.asked} rounds took {done.computed} rounds: equal arms are shared.")
         print(f"Kept in {out}: fedtuner compare {out}")
         for name, why in failed.items():
             print(f"fedtuner: {name} and what shares its arms: {why}", file=sys.stderr)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtuner import tuners
-from fedtuner.errors import SpecError, StoreError, suggest
+from fedtuner.errors import SpecError, StoreError, counted, suggest
 from fedtuner.experiments import results
 from fedtuner.experiments.statistics import Paired, Summary, holm, paired, summary
 from fedtuner.report import summary as summary_of
@@ -244,7 +244,8 @@ def _pairs(studies: Sequence[Study], along: str) -> Iterable[Pair]:
 def _notes(studies: Sequence[Study], pairs: Sequence[Pair]) -> Iterable[str]:
     alone = [study.name for study in studies if len(study.errors) < 2]
     if alone:
-        yield f"One seed gives no interval: {len(alone)} studies have one ({alone[0]}); run more seeds."
+        have = counted(len(alone), "study has one", "studies have one")
+        yield f"One seed gives no interval: {have} ({alone[0]}); run more seeds."
     fewest = min((pair.difference for pair in pairs if pair.difference.unequal), key=lambda d: d.unequal, default=None)
     if fewest and fewest.unequal < 5:
         few = "one pair that differs" if fewest.unequal == 1 else f"{fewest.unequal} pairs that differ"

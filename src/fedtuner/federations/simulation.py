@@ -16,7 +16,7 @@ from fedtuner.core.federation import SPLITS, FederationDefaults
 from fedtuner.core.method import defaults
 from fedtuner.core.model import Learner, Task
 from fedtuner.core.setup import Setup
-from fedtuner.errors import FedtunerError, SpecError, TaskError, brief
+from fedtuner.errors import FedtunerError, SpecError, TaskError, brief, counted
 
 _TRIED = 64  # examples of a lazy split that the model is tried on before the work
 
@@ -129,7 +129,7 @@ class Simulation(FederationDefaults):
 
     def _check(self, setup: Setup | None) -> None:
         if setup is not None and setup.cohort > len(self.clients):
-            there = f"{len(self.clients)} clients" if len(self.clients) > 1 else "1 client"
+            there = counted(len(self.clients), "client")
             raise SpecError(f"cohort = {brief(setup.cohort)}, but the problem has {there}: lower cohort")
         config = defaults(self.model.hyperparameters)
         if setup is not None and self.model.own_training:  # what its code reads is for the space to say
