@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import signal
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 import pytest
 
+from fedtuner import cli
 from fedtuner.errors import FedtunerError
 
 LONGEST = 400  # characters of a message
@@ -54,3 +55,14 @@ def soon(seconds: float = SOON) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def answer(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a command that must fail; return the line that it prints."""
+    with soon():
+        code = cli.main(arguments)
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, ""), err
+    assert err.startswith("fedtuner: ")
+    assert err.endswith("\n")
+    return err.removesuffix("\n")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fedtuner.cli.output import printing, tell
 from fedtuner.cli.studies import find_modules
-from fedtuner.errors import Interrupted
+from fedtuner.errors import Interrupted, SpecError
 
 if TYPE_CHECKING:
     from fedtuner.experiments.suite import Suite
@@ -18,8 +18,12 @@ if TYPE_CHECKING:
 
 def bench(arguments: Namespace) -> int:
     """Run a suite of studies."""
+    from fedtuner import checks
     from fedtuner.experiments import bench, plan
+    from fedtuner.run.study import MOST_WORKERS
 
+    if arguments.workers is not None:
+        checks.whole("workers", arguments.workers, 1, MOST_WORKERS)
     read = _suite(arguments.suite)
     out = arguments.out or bench.default_out(arguments.suite)
     if arguments.dry_run:
@@ -74,6 +78,8 @@ def theory(arguments: Namespace) -> None:
     from fedtuner.theory.theorem import Setting
 
     what = Setting(m=arguments.m, k=arguments.k), arguments.tau, arguments.seeds
+    if arguments.out and arguments.out.exists() and not arguments.out.is_dir():  # before the long work
+        raise SpecError(f"cannot write to {arguments.out}: it is a file, but --out must be a folder")
     found = theory_report.kept(arguments.out, *what) if arguments.out else None
     if found is None:
         try:

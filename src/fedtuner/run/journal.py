@@ -8,7 +8,7 @@ from typing import Any
 
 from fedtuner.core.records import Arm, Key, Record
 from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Evaluation, Event, Joined, Started, Store, Won
-from fedtuner.errors import StoreError
+from fedtuner.errors import StoreError, named
 from fedtuner.space import Config
 
 
@@ -145,7 +145,7 @@ def read(store: Store, name: str) -> Journal:
     """Return the journal of a store, which need not be open."""
     journal = fold(store.events(), name)
     if journal.begun is None:
-        raise StoreError(f"no study in {name}: there is no journal; 'fedtuner run' makes one")
+        raise StoreError(f"no study in {named(name)}: there is no journal; 'fedtuner run' makes one")
     return journal
 
 

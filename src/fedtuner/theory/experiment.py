@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fedtuner import checks
 from fedtuner.errors import SpecError
 from fedtuner.experiments.statistics import LEVEL, quantile
 from fedtuner.rng import stream
@@ -33,6 +34,7 @@ Progress = Callable[[int, int], None]  # is given the tasks done and the tasks i
 
 def horizons(tau: int) -> list[int]:
     """Return the horizons: numbers of tasks from 100 up to tau, two per factor of ten. Each is a run of its own."""
+    checks.whole("tau", tau, 1, 10**9)
     if tau < 10 * SHORTEST:
         raise SpecError(f"tau = {tau}, but a rate needs at least {10 * SHORTEST} tasks")
     n = 1 + round(2 * math.log10(tau / SHORTEST))
@@ -46,6 +48,7 @@ def measure(setting: Setting, tau: int, seeds: int, progress: Progress = lambda 
     mode at the end of FedEx's run; and the lowest eta value / theta with the regret against the optimum, and against
     the start.
     """
+    checks.whole("seeds", seeds, 0, 10_000)
     if seeds < 2:
         raise SpecError(f"seeds = {seeds}, but an interval needs at least 2")
     at, n = horizons(tau), len(setting.similarities)

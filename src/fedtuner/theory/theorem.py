@@ -19,9 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtuner import checks
 from fedtuner.errors import SpecError
 
 Floats = NDArray[np.float64]
+
+MOST = 10_000  # losses of a task, and step sizes
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class Setting:
             raise SpecError(f"m = {self.m} and dimensions = {self.dimensions}, but both must be >= 1")
         if self.k is not None and self.k < 2:
             raise SpecError(f"k = {self.k}, but there must be at least 2 steps to choose from")
+        checks.whole("m", self.m, 1, MOST)
+        checks.whole("k", 2 if self.k is None else self.k, 2, MOST)
         if not self.similarities or any(not 0 <= v <= 0.288 for v in self.similarities):
             raise SpecError(f"similarities = {self.similarities}, but there must be some, in [0, 0.288] (V / D)")
         if not (self.diameter > 0 and self.lipschitz > 0 and self.noise >= 0):
