@@ -23,9 +23,12 @@ def export(path: Path, to: Path, force: bool = False) -> list[Path]:
     study = journal_of(path)
     if study.won is None or study.begun is None:
         raise SpecError(f"{path} is not finished, so there is no winner: 'fedtuner run' continues it")
-    state, _ = Folder(path).load((study.won.arm, study.won.round))
+    won = (study.won.arm, study.won.round)
+    state, _ = Folder(path).load(won, study.saved.get(won, ""))
     described, best = spec(study), result(study)
     parts = [Part(p["name"], tuple(p["shape"]), tuple(p["axes"])) for p in study.begun.layout]
+    if sum(part.size for part in parts) != state.w.size:
+        raise StoreError(f"{path}: the journal's layout is not that of the winner's state: restore it from a copy")
     configuration = {
         "method": described["method"],
         "server": best["server"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
@@ -10,12 +11,24 @@ from typing import Any
 
 from fedtuner.core.records import Arm, Record, Row
 from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Evaluation, Event, Joined, Started, Won
-from fedtuner.errors import StoreError
-from fedtuner.tables import plain
+from fedtuner.errors import StoreError, brief, one_line
+from fedtuner.run.store.shapes import SHAPES
+from fedtuner.tables import misfit, plain
 
 FORMAT = 2  # of the store
 _NAMED = 10  # damaged lines in an error
 _FLOATS = tuple(f.name for f in fields(Record) if f.type == "float")
+
+
+_FIRST = re.compile(rb"([0-9a-f]{0,8}|[0-9a-f]{8} \{?.?)\0*")  # what a journal that was cut short can begin with
+
+
+class _CutError(ValueError):
+    """A line is not the one that was written: it may be half of it."""
+
+
+class _FormatError(Exception):
+    """A journal is of another format."""
 
 
 def encode(events: Iterable[Event]) -> bytes:
@@ -56,22 +69,29 @@ def decode(data: bytes, name: str) -> tuple[list[Event], int]:
     for number, line in enumerate(lines, start=1):
         try:
             event = _event(line)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except _FormatError as error:
+            rule = f"but this version reads {FORMAT}: use another store"
+            raise StoreError(f"{name} is of format {error}, {rule}") from None
+        except _CutError as error:
             if number == len(lines) and not tail:
                 break
             damaged[number] = error
             continue
-        if isinstance(event, Begun) and event.format != FORMAT:
-            raise StoreError(f"{name} is of format {event.format}, but this version reads {FORMAT}: use another store")
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+            damaged[number] = error
+            continue
         events.append(event)
         read += len(line) + 1
         if not isinstance(event, Done) or event.state:
             whole, size = len(events), read
     if damaged:
         first = next(iter(damaged.values()))
+        why = one_line(str(first), 150)
         raise StoreError(
-            f"{name}, {_lines(list(damaged))} damaged ({first}): restore the file from a copy, or use another store"
+            f"{name}, {_lines(list(damaged))} damaged ({why}): restore the file from a copy, or use another store"
         ) from first
+    if not size and not _FIRST.fullmatch(data[:10]):
+        raise StoreError(f"{name} is no journal of a study: move it away, or use another store")
     return events[:whole], size
 
 
@@ -83,10 +103,18 @@ def _lines(numbers: Sequence[int]) -> str:
 
 
 def _event(line: bytes) -> Event:
-    if line[8:9] != b" " or int(line[:8], 16) != zlib.crc32(line[9:]):
-        raise ValueError("its checksum is another")
+    if line[:9] != f"{zlib.crc32(line[9:]):08x} ".encode():
+        raise _CutError("its checksum is another")
     entry = json.loads(line[9:])
-    read: Callable[[dict[str, Any]], Event] = _READERS[entry.pop("event")]
+    kind = entry.pop("event", None) if isinstance(entry, dict) else None
+    if not isinstance(kind, str) or kind not in _READERS:
+        raise ValueError(f"it is {brief(entry if kind is None else kind)}, and no event of a study")
+    if kind == Begun.event and entry.get("format") != FORMAT:
+        raise _FormatError(brief(entry.get("format")))
+    wrong = misfit(entry, SHAPES[kind])
+    if wrong:
+        raise ValueError(wrong)
+    read: Callable[[dict[str, Any]], Event] = _READERS[kind]
     return read(entry)
 
 

@@ -1,0 +1,50 @@
+"""The shapes of a journal's lines, by event."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from fedtuner.core.federation import SPLITS
+from fedtuner.core.records import Record
+from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Joined, Started, Won
+from fedtuner.tables import is_real
+
+
+def is_count(value: Any) -> bool:
+    """Return whether a value is a whole number from 0."""
+    return type(value) is int and value >= 0
+
+
+def is_id(value: Any) -> bool:
+    """Return whether a value is a client's id."""
+    return isinstance(value, (str, int)) and type(value) is not bool
+
+
+_ARM = {
+    "id": is_count, "client": dict, "server": dict,
+    "parent": lambda parent: parent is None
+    or (isinstance(parent, list) and len(parent) == 2 and all(map(is_count, parent))),
+}  # fmt: skip
+_AT = {"arm": is_count, "round": is_count}
+_SCORED = {**_AT, "score": (is_real, is_real)}
+
+# The rows and the real numbers of a round's record are checked where they are converted.
+SHAPES = {
+    Begun.event: {"setup": dict, "federation": dict, "layout": list, "versions": dict, "start?": str},
+    Joined.event: {"ids": [is_id]},
+    Started.event: {"arm": _ARM, "candidates": [dict], "state": str},
+    Done.event: {
+        "record": {f.name: is_count for f in fields(Record) if f.type == "int"},
+        "belief": [is_real],
+        "state": str,
+        "ended": str,
+        "candidates?": [dict],
+    },
+    Eliminated.event: _SCORED,
+    Evaluated.event: {
+        **_AT, "split": lambda split: split in SPLITS, "config": lambda config: config in ("mode", "sample"),
+        "result": dict,
+    },
+    Won.event: _SCORED,
+}  # fmt: skip
