@@ -9,7 +9,7 @@ import pytest
 import toys
 from fedtuner import Client, FedEx, Simulation, Space, methods, random_search, tune
 from fedtuner.core.memory import fetch
-from fedtuner.core.method import defaults
+from fedtuner.core.method import Method, defaults
 from fedtuner.core.model import Hyper, Metric, Metrics
 from fedtuner.core.records import Blob, Choice, Job, State, Tried
 from fedtuner.core.round import progress
@@ -237,15 +237,46 @@ def test_the_horizon_becomes_progress():
         assert round.plan(replace(arm, horizon=horizon), begun, range(8)).progress == done
 
 
-def test_cooling_lowers_the_servers_step_to_nothing():
-    """In the last half of eight rounds the step is 3/4, 1/2, 1/4 of itself; after the horizon it is 0."""
+def test_a_childs_progress_is_that_of_its_own_rounds():
+    _, arm = a_study()
+    child = replace(arm, parent=(0, 4), horizon=12)
+    for t, done in ((4, 0.0), (6, 0.25), (12, 1.0), (13, 1.0)):
+        assert progress(child, State(t, np.zeros(6, np.float32), None)) == done
+    assert progress(replace(child, horizon=4), State(4, np.zeros(6, np.float32), None)) == 1.0
+
+
+def test_cooling_lowers_the_servers_step():
+    """In the last half of eight rounds the step is 3/4, 1/2, 1/4 of itself; it never falls below a fiftieth."""
     usual, arm = a_study()
     cooled, ending = a_round(methods.fedavg, quadratics(), cooling=0.5), replace(arm, horizon=8)
-    for t, part in ((0, 1.0), (4, 1.0), (5, 0.75), (6, 0.5), (7, 0.25), (8, 0.0)):
+    for t, part in ((0, 1.0), (4, 1.0), (5, 0.75), (6, 0.5), (7, 0.25), (8, 0.02)):
         state = replace(usual.begin(arm), round=t)
         moved = [advance(round, one, t + 1, state).w - state.w for round, one in ((usual, arm), (cooled, ending))]
         np.testing.assert_allclose(moved[1], part * moved[0], rtol=1e-4, atol=1e-6)
     assert np.array_equal(advance(cooled, arm, 6).w, advance(usual, arm, 6).w)  # without a horizon nothing cools
+
+
+OPTIMISERS = [{"optimiser": name, "momentum": 0.5} for name in methods.fedavg.optimisers]
+
+
+@pytest.mark.parametrize(
+    ("method", "server"),
+    [(methods.fedavg, server) for server in OPTIMISERS] + [(method, {}) for method in methods.ALL.values()],
+    ids=lambda value: value.name if isinstance(value, Method) else str(value.get("optimiser", "")),
+)
+def test_whatever_the_method_its_step_cools(method, server):
+    """The model moves by the part that is left; momentum, control variates and statistics are the whole step's."""
+    problem, arm = quadratics(statistics=2), an_arm(method, server=server)
+    usual, cooled = (a_round(method, problem, cooling=cooling) for cooling in (0.0, 0.5))
+    state = advance(usual, arm, 6)  # with momentum, and what clients keep
+    whole, part = advance(usual, arm, 7, state), advance(cooled, replace(arm, horizon=8), 7, state)
+    np.testing.assert_allclose((part.w - state.w)[:-2], 0.5 * (whole.w - state.w)[:-2], rtol=1e-3, atol=1e-6)
+    assert np.array_equal(part.w[-2:], whole.w[-2:])
+    assert np.abs(whole.w - state.w)[:-2].max() > 1e-4
+    assert part.slots.keys() == whole.slots.keys()
+    assert all(np.array_equal(part.slots[name], whole.slots[name]) for name in whole.slots)
+    early = advance(cooled, replace(arm, horizon=20), 7, state)
+    assert bits(cooled, early) == bits(usual, whole)
 
 
 # Every sampled value arrives

@@ -46,8 +46,7 @@ class Server:
     round: int
     population: int  # number of all clients, not only the round's
     optimiser: Optimiser
-    progress: float = 0.0  # the part of the arm's horizon that is done
-    scale: float = 1.0  # factor of the step size: below 1 in the last part of the horizon, with ``cooling``
+    progress: float = 0.0  # the part of the arm's rounds that is done, where it has a horizon
 
     def step(self, change: Vector, tally: Tally, b: Config) -> tuple[Vector, Vectors]:
         """Return the model and slots after one step of the server's optimiser along ``change``."""

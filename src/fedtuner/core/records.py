@@ -98,7 +98,7 @@ class Plan:
     round: int  # number of rounds before this one
     split: str  # the clients' data on which models are validated
     server: Config  # b, for methods whose local training reads it
-    progress: float  # the part of the arm's horizon that is done, from 0 to 1; 0 without a horizon
+    progress: float  # the part of the arm's own rounds that is done, from 0 to 1; 0 without a horizon
     w: Vector
     slots: Vectors
     jobs: tuple[Job, ...]

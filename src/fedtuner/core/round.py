@@ -39,6 +39,7 @@ from fedtuner.rng import number, stream
 from fedtuner.space import Config
 
 UNUSABLE = 3  # replies in a row that cannot be used, after which a device is drawn less often
+COOLEST = 0.02  # the least part of its step that the server takes
 STALL = 10  # rounds
 
 
@@ -195,14 +196,14 @@ class Round:
         if tally.change is None:
             return state.w, state.slots
         method, n = self.setup.method, self.federation.model.trainable
-        done, cooling = progress(arm, state), self.setup.cooling
-        scale = min(1.0, (1 - done) / cooling) if cooling else 1.0
+        done, start = progress(arm, state), state.w[:n]
         server = Server(
-            state.w[:n], state.slots, state.round, self.federation.population(), method.optimiser(arm.server),
-            done, scale,
+            start, state.slots, state.round, self.federation.population(), method.optimiser(arm.server), done
         )  # fmt: skip
         with np.errstate(over="ignore", invalid="ignore"):
             head, slots = method.aggregate(server, replace(tally, change=tally.change[:n]), arm.server)
+            if (part := part_of_step(self.setup.cooling, done)) < 1:
+                head = start + np.float32(part) * (head - start)
             tail = state.w[n:] + tally.change[n:]
         w = np.concatenate([head, tail]) if tail.size else head
         return w.astype(np.float32, copy=False), slots
@@ -222,8 +223,26 @@ def odds(state: State, present: Sequence[int]) -> Floats | None:
 
 
 def progress(arm: Arm, state: State) -> float:
-    """Return the part of an arm's horizon that is done, from 0 to 1; 0 without a horizon."""
-    return min(1.0, state.round / arm.horizon) if arm.horizon else 0.0
+    """Return the part of an arm's own rounds that is done, up to its horizon; 0 where it has none.
+
+    A child's own rounds begin after the round of its parent from which it started.
+    """
+    if arm.horizon is None:
+        return 0.0
+    begun = arm.parent[1] if arm.parent else 0
+    return min(1.0, (state.round - begun) / (arm.horizon - begun)) if arm.horizon > begun else 1.0
+
+
+def part_of_step(cooling: float, done: float) -> float:
+    """Return the part of its step that the server takes: it falls evenly over the last part of an arm's rounds.
+
+    Whatever the method and its optimiser, the model moves by that part of the way it would; what else the server keeps
+    (momentum, control variates) is that of the whole step, and statistics such as batch-norm's follow the clients.
+
+    >>> [part_of_step(0.5, done) for done in (0.25, 0.5, 0.75, 1.0)]
+    [1.0, 1.0, 0.5, 0.02]
+    """
+    return min(1.0, max(COOLEST, (1 - done) / cooling)) if cooling else 1.0
 
 
 def work(method: Method, federation: HasData, plan: Plan, job: Job) -> Report:

@@ -22,8 +22,8 @@ HYPERS = {
 
 
 def rate(server: Server, b: Config) -> np.float32:
-    """Return alpha_t, less what cooling takes off."""
-    return np.float32(float(b["lr"]) * float(b["gamma"]) ** server.round * server.scale)
+    """Return alpha_t."""
+    return np.float32(float(b["lr"]) * float(b["gamma"]) ** server.round)
 
 
 def step(server: Server, change: Vector, tally: Tally, b: Config) -> tuple[Vector, Vectors]:

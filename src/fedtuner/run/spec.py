@@ -353,7 +353,7 @@ def template() -> str:
         'cohorts = "independent"     # shared: all arms meet the same clients in the same round',
         'target = "personalized"     # or global: which model arms are compared by',
         'weights = "independent"     # shared: all arms begin from the same initial weights',
-        "cooling = 0.0               # the last part of an arm's rounds in which the server's step falls to 0",
+        "cooling = 0.0               # the last part of the longest arms' rounds, in which the server's step falls",
         "seed = 0",
         'engine = "auto"             # or sequential, batched (small networks): they agree up to rounding',
         'device = "cpu"              # or cuda: one process, its clients batched where the network allows it',
