@@ -30,12 +30,13 @@ from fedtuner.core.screens import Weights
 from fedtuner.errors import FleetError, SpecError
 from fedtuner.flower import SecAgg, secure
 from fedtuner.flower.possible import Limits, impossible
-from fedtuner.flower.secure import Offer, Scale, contribution, order, tally_of
+from fedtuner.flower.secure import Offer, Scale, contribution, number_of, order, parts_of, tally_of
 from fedtuner.rng import stream
 from fedtuner.tuners import fedex as fx
 
 CLIENTS = toys.clients(6)
 RANGES = SecAgg(clip=4.0, most_examples=50)  # the count of batches in w changes by more than 1
+BY_FEDEXP = ft.methods.fedavg.with_defaults(server={"optimiser": "fedexp"})
 SCHEDULE = ft.random_search(budget=2, longest=2)
 ONCE = ft.random_search(budget=1, longest=1)
 
@@ -91,8 +92,9 @@ def evaluated(study: ft.Study, clients: int = 6) -> dict[str, float]:
         {"method": ft.methods.reptile, "fedex": ft.FedEx(k=2, eps=1, signal="improvement"), "target": "global"},
         {"fedex": None},
         {"fedex": ft.FedEx(k=3, eps=1, cutoff=5.0)},
+        {"method": BY_FEDEXP},
     ],
-    ids=["fedavg", "fedprox by loss", "reptile by improvement", "no fedex", "a mode that stays"],
+    ids=["fedavg", "fedprox by loss", "reptile by improvement", "no fedex", "a mode that stays", "fedexp"],
 )
 def test_the_sums_give_what_the_reports_would(changed):
     """End to end with Flower's own mod and workflow: up to the rounding that masks need."""
@@ -325,6 +327,37 @@ def test_an_update_that_breaks_adds_nothing_to_the_model_and_the_worst_to_theta(
     assert [(s.labels, s.weight) for s in tally.seen] == [((1,), 4)]
     assert tally.seen[0].values == pytest.approx((1.0,))
     assert (tally.after.loss, tally.after.error) == (RANGES.most_loss, 1.0)
+
+
+@settings(max_examples=100)
+@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=5), st.floats(0.1, 10))
+def test_numbers_of_any_scale_are_sums_of_parts(numbers, clip):
+    """All parts but the last are whole steps of Flower's rounding, whatever the range, so only the last is rounded."""
+    made = np.stack([parts_of(np.array([x])) for x in numbers])
+    assert np.abs(made).max() <= 1
+    rounded = clip * np.rint((clip * made + clip) * (2**21 / clip)) / 2**21 - clip
+    assert number_of(rounded.sum(axis=0) / clip)[0] == pytest.approx(
+        math.fsum(numbers), abs=1e-9 * len(numbers), rel=1e-14
+    )
+
+
+def test_what_the_optimiser_asks_is_that_of_the_change_that_is_sent():
+    """A change of 6 on half the weight is within 4; one of 12 is cut to 8, whose square is 64 and not 144."""
+    told = Metrics(0.5, 0.5, 4)
+    clients = [report([x, 0, 0], 25, told, told) for x in (6.0, 12.0)]
+    extra = secure.asked_of(BY_FEDEXP, {"optimiser": "fedexp"}, 3)
+    parts = [contribution(r, 0.5, 1, scale(ft.FedEx(k=1)), extra) for r in clients]
+    mean = [sum(p) / 2 for p in zip(*parts, strict=True)]
+    tally = tally_of(mean, 2, scale(ft.FedEx(k=1)), extra(np.zeros(3, np.float32)))
+    assert tally.extra["square"] == pytest.approx([(36 + 64) / 2], rel=1e-6)
+    assert tally.change == pytest.approx([7, 0, 0])
+    assert tally.bounded == 1
+    limits = Limits.of(scale(ft.FedEx(k=1)), 1.0, 0.0, ft.FedEx(k=1))
+    assert not impossible(mean, 2, scale(ft.FedEx(k=1)), limits)
+    wrong = impossible([*mean[:2], mean[2] + 1.1 * RANGES.clip], 2, scale(ft.FedEx(k=1)), limits)
+    assert wrong.startswith("an entry of what the optimiser asks for is 2.25 clips, but must be at most 2")
+    huge = contribution(report([4.0, 0, 0], 25, told, told), 0.5, 1, scale(ft.FedEx(k=1)), lambda d: {"x": 1e12 * d})
+    assert tally_of(huge, 1, scale(ft.FedEx(k=1)), {"x": np.zeros(3)}).bounded == 1
 
 
 def test_a_study_with_masks_continues(tmp_path):

@@ -29,6 +29,9 @@ MEMBERS = {
     "maml": (methods.maml, {}, {"lr": 0.1}),
     "maml of minibatches": (methods.maml, {"full_batch": False, "batch": 4, "steps": 3}, {"lr": 0.1}),
     "fedadam": (methods.fedavg, {}, {"optimiser": "adam", "lr": 0.1, "momentum": 0.9}),
+    "fedexp": (methods.fedavg, {}, {"optimiser": "fedexp"}),
+    "scaffold by fedexp": (methods.scaffold, {}, {"optimiser": "fedexp"}),
+    "feddyn by fedexp": (methods.feddyn, {"epochs": 20}, {"alpha": 0.3, "optimiser": "fedexp"}),
     "local adam": (methods.fedavg, {"optimiser": "adam", "lr": 0.05, "momentum": 0.9}, {}),
 }
 

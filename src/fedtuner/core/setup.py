@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from fedtuner import checks, tables
 from fedtuner.core.engine import ENGINES
 from fedtuner.core.federation import Federation
@@ -46,7 +44,7 @@ class Setup:
     screens: tuple[Screen, ...] = ()
     combine: Combine = mean
     privacy: Privacy | None = None
-    cooling: float = 0.0  # the last part of an arm's horizon, from 0 to 1, in which the server's step size falls to 0
+    cooling: float = 0.0  # the last part of an arm's rounds, from 0 to 1, in which the server's step falls to 2 %
     engine: str = "sequential"  # how a round's jobs are done; engines agree up to rounding
     seed: int = 0
 
@@ -209,10 +207,6 @@ def _check_sums(setup: Setup) -> None:
     sums = "with secure aggregation the server sees only sums"
     if method.memory or method.extra or method.sends:
         raise SpecError(f"method = {method.name}, but {sums} of updates: use one of fedavg, fedprox, reptile, fedpa")
-    server = setup.space.server
-    for name in server["optimiser"].ends() if "optimiser" in server else (method.server["optimiser"].default,):
-        if method.optimisers[str(name)].extra(np.zeros(1, np.float32)):
-            raise SpecError(f"server.optimiser = {name} needs more than the mean change, but {sums}: use sgd or adam")
     if setup.screens or setup.privacy is not None:
         raise SpecError(f"screens and privacy look at single reports, but {sums}: leave them out")
     if setup.combine.each:

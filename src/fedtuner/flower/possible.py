@@ -41,13 +41,14 @@ class Limits:
 
 def impossible(mean: Sequence[Floats], clients: int, scale: Scale, limits: Limits) -> str:
     """Return why a mean of contributions cannot be one of so many honest clients; empty if it can be."""
-    change, numbers = (clients * np.asarray(part, np.float64) for part in mean)
-    if not (np.isfinite(change).all() and np.isfinite(numbers).all()):
+    change, numbers, *asked = (clients * np.asarray(part, np.float64) for part in mean)
+    if not all(np.isfinite(part).all() for part in (change, numbers, *asked)):
         return "a number is not finite, but must be"
-    furthest = float(np.abs(change).max(initial=0.0)) / scale.clip
     slack = clients * _ROUNDING
-    if furthest > clients + slack:
-        return f"an entry of the update is {furthest:.3g} clips, but must be at most {clients}"
+    for name, entries in (("the update", change), *(("what the optimiser asks for", part) for part in asked)):
+        furthest = float(np.abs(entries).max(initial=0.0)) / scale.clip
+        if furthest > clients + slack:
+            return f"an entry of {name} is {furthest:.3g} clips, but must be at most {clients}"
     parts = numbers / scale.clip
     for name, found, low, high in _ranges(parts, clients, scale, limits):
         if not low - slack <= found <= high + slack:

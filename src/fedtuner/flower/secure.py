@@ -5,7 +5,9 @@ only sum |T| (w_i - w) and sum |T|. These are sums, which Flower's SecAgg+ (Bell
 masks. The server sends w, theta and all candidates; the client draws its candidate, trains, and sends one vector of
 
     |T| (w_i - w), |T|, |V|, |V| loss and |V| error before and after, 1 if its update broke, 1 if it was cut to the
-    range, S_1..S_k, N_1..N_k.
+    range, S_1..S_k, N_1..N_k,
+
+and, where the server's optimiser asks for numbers of a change (FedExP's |w_i - w|^2), a vector of |T| times these.
 
 The server, and anybody who reads its messages, still sees which nodes take part and when, how long they take, the sizes
 of messages, the ids and model sizes of the handshake, which clients dropped out, and the sums. A sum over few clients
@@ -20,7 +22,11 @@ logs or its operators see an update by accident. Masks do not prevent a client f
 Cost: four round trips per round, and the arms of a study one after the other. Entries of the weighted update beyond
 ``clip``, |T| and |V| beyond ``most_examples`` and losses beyond ``most_loss`` are cut. Every entry is rounded at random
 to a multiple of 2^-21 of its range, so a mean over n clients of about T examples each has an error of about
-``clip * 5e-7 * most_examples / (T sqrt(n))``. Masks and rounding are random: runs are not equal to the bit.
+``clip * 5e-7 * most_examples / (T sqrt(n))``. What an optimiser asks for has a scale of its own, which nobody knows
+beforehand: such a number is sent in three parts, like a number's digits, of which only the last is rounded. It may be
+up to 10^9, and is right to 10^-9; the server learns the sum of each part.
+
+Masks and rounding are random: runs are not equal to the bit.
 """
 
 from __future__ import annotations
@@ -41,7 +47,7 @@ from flwr.compat.common.recorddict_compat import fitres_to_recorddict, recorddic
 
 from fedtuner import tables, tuners
 from fedtuner.core.method import Method
-from fedtuner.core.model import Learner, Metrics, Task, Vectors
+from fedtuner.core.model import Learner, Metrics, Task, Vector, Vectors
 from fedtuner.core.records import Arm, Choice, Job, Plan, Report, Seen, Tally
 from fedtuner.core.round import work
 from fedtuner.core.setup import Setup
@@ -55,6 +61,10 @@ from fedtuner.space import Config, Space
 FEWEST = 3  # clients in a sum: in a sum of two, each could subtract its own part
 MOST = 1000  # clients in a sum: each adds up to 2^22, and Flower's sums are modulo 2^32
 TOTALS = 8  # |T|, |V|, loss and error before and after, broken, cut: before the k-vectors
+_PARTS = 3  # of a number that an optimiser asks for
+_BASE, _TOP = 2.0**20, 2.0**30  # of a part, and the largest number
+
+Extra = Callable[[Vector], Vectors]
 
 
 @dataclass(frozen=True)
@@ -181,17 +191,28 @@ def secure_train(
         ((choice, *_),) = tuner.choose(belief, 1, lambda use: stream(seed, use, arm, round, client.id, key))
         job = Job(0, (Choice(choice.label, configs[choice.label]),))
         plan = Plan(seed, arm, round, what["split"], what["server"], what["progress"], w, {}, (job,))
-        report = work(find(what["method"]), Simulation(task, [client]), plan, job)
+        method = find(what["method"])
+        report = work(method, Simulation(task, [client]), plan, job)
         ranges = SecAgg(what["clip"], what["most_examples"], what["most_loss"])
         scale = Scale.of(ranges, Offer(configs, tuner).metric, task.metric.worst)
-        vectors = contribution(report, tuner.value(report.tried[0]), len(configs), scale)
+        extra = asked_of(method, plan.server, task.trainable)
+        vectors = contribution(report, tuner.value(report.tried[0]), len(configs), scale, extra)
         # SecAgg+ sends the number of examples in plaintext: with 1 for each client it reveals nothing, and SecAgg+
         # returns the plain mean.
         result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(vectors), 1, {})
         return Message(fitres_to_recorddict(result, keep_input=False), reply_to=message)
 
 
-def contribution(report: Report, value: float, k: int, scale: Scale) -> list[Floats]:
+def asked_of(method: Method, server: Config, trainable: int) -> Extra:
+    """Return what the server's optimiser asks of a change."""
+    return lambda change: method.optimiser(server).extra(change[:trainable])
+
+
+def _nothing(change: Vector) -> Vectors:
+    return {}
+
+
+def contribution(report: Report, value: float, k: int, scale: Scale, extra: Extra = _nothing) -> list[Floats]:
     """Return a client's part of the sums: its weighted change, and its numbers, all within [-clip, clip].
 
     ``value`` is what the tuner makes of its measurement, ``k`` how many labels there are.
@@ -208,13 +229,44 @@ def contribution(report: Report, value: float, k: int, scale: Scale) -> list[Flo
         numbers[TOTALS + label] = valid * _part(value, scale.value)
         numbers[TOTALS + k + label] = valid
     kept = np.clip(change, -scale.clip, scale.clip)
-    numbers[6:8] = not report.finite, bool((kept != change).any())
-    return [kept, scale.clip * numbers]
+    with np.errstate(over="ignore"):
+        asked = extra(np.asarray(kept / (train or 1.0), np.float32))  # of the change as it is sent
+    weighted = train * np.concatenate([np.zeros(0), *asked.values()], dtype=np.float64)
+    sent = np.clip(weighted, -_TOP, _TOP)
+    numbers[6:8] = not report.finite, bool((kept != change).any() or (sent != weighted).any())
+    further = [scale.clip * np.concatenate(parts_of(sent))] if sent.size else []
+    return [kept, scale.clip * numbers, *further]
 
 
-def tally_of(mean: Sequence[Floats], clients: int, scale: Scale) -> Tally:
-    """Return the tally of ``clients`` clients, from the mean of their contributions; counts are rounded."""
-    change, numbers = (clients * np.asarray(part, np.float64) for part in mean)
+def shape_of(asked: Vectors) -> list[tuple[int]]:
+    """Return the shape of the vector of what an optimiser asks for; none where it asks for nothing."""
+    size = sum(v.size for v in asked.values())
+    return [(_PARTS * size,)] if size else []
+
+
+def parts_of(numbers: Floats) -> list[Floats]:
+    """Return numbers of up to ``_TOP`` in parts of up to 1: all but the last are whole multiples of 1 / ``_BASE``."""
+    parts, rest = [], numbers / _TOP
+    for _ in range(_PARTS - 1):
+        parts.append(np.trunc(rest * _BASE) / _BASE)
+        rest = (rest - parts[-1]) * _BASE
+    return [*parts, rest]
+
+
+def number_of(parts: Floats) -> Floats:
+    """Return the numbers of which these are the parts, or the sums of numbers from the sums of their parts."""
+    *whole, last = parts.reshape(_PARTS, -1)
+    for part in reversed(whole):  # a sum of multiples is one, up to the rounding of float64
+        last = np.rint(part * _BASE) / _BASE + last / _BASE
+    return np.asarray(last * _TOP)
+
+
+def tally_of(mean: Sequence[Floats], clients: int, scale: Scale, asked: Vectors | None = None) -> Tally:
+    """Return the tally of ``clients`` clients, from the mean of their contributions; counts are rounded.
+
+    ``asked`` has vectors of the names and shapes of those that the optimiser asks for.
+    """
+    change, numbers, *further = (clients * np.asarray(part, np.float64) for part in mean)
     numbers = numbers / scale.clip
     most, k = scale.examples, (numbers.size - TOTALS) // 2
     examples, validated = (max(0, round(float(x) * most)) for x in numbers[:2])
@@ -237,10 +289,20 @@ def tally_of(mean: Sequence[Floats], clients: int, scale: Scale) -> Tally:
         examples=examples,
         trainings=clients,
         change=np.asarray(change * (most / examples), np.float32) if examples else None,
+        extra=_named(number_of(further[0] / scale.clip) * (most / examples), asked) if further and examples else {},
         before=before,
         after=after,
         seen=seen,
     )
+
+
+def _named(numbers: Floats, asked: Vectors | None) -> Vectors:
+    """Return numbers as vectors of these names and shapes."""
+    made, start = {}, 0
+    for name, vector in (asked or {}).items():
+        made[name] = np.asarray(numbers[start : start + vector.size].reshape(vector.shape), np.float32)
+        start += vector.size
+    return made
 
 
 def _part(value: float, top: float) -> float:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.common import FitIns, FitRes, NDArrays, ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.server.compat.legacy_context import LegacyContext
@@ -20,6 +21,7 @@ from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECOR
 from flwr.serverapp import Grid
 
 from fedtuner.core.executor import Advance, Progress, Stop
+from fedtuner.core.model import Vectors
 from fedtuner.core.records import Plan, Tally
 from fedtuner.core.round import Round
 from fedtuner.core.store import Blobs
@@ -29,7 +31,7 @@ from fedtuner.flower import secure
 from fedtuner.flower.exchange import UNDECODABLE
 from fedtuner.flower.messages import reason_of
 from fedtuner.flower.possible import Limits, impossible, within
-from fedtuner.flower.secure import FEWEST, Offer, Scale, SecAgg, order, tally_of
+from fedtuner.flower.secure import FEWEST, Offer, Scale, SecAgg, asked_of, order, shape_of, tally_of
 from fedtuner.flower.secure_replies import Shapes, check
 from fedtuner.flower.wire import MalformedError
 from fedtuner.run.executors.serial import settled
@@ -100,7 +102,7 @@ class SecureRounds:
         fleet, name = self._fleet, f"arm {plan.arm}, round {plan.round + 1}"
         client_at = {node: job.client for job in plan.jobs if (node := fleet.node_of(job.client)) is not None}
         nodes, unusable = list(client_at), set[int]()
-        shapes = [plan.w.shape, (secure.TOTALS + 2 * len(offer.configs),)]
+        shapes = [plan.w.shape, (secure.TOTALS + 2 * len(offer.configs),), *shape_of(self._asked(plan))]
         what = order(plan, self._round.setup.method.name, self._ranges, offer)
         if len(nodes) < FEWEST:
             raise FleetError(f"{name}: a secure sum needs {FEWEST} clients, but {len(nodes)} are there: raise least=")
@@ -137,12 +139,17 @@ class SecureRounds:
             return Tally(asked=len(plan.jobs), bounded=clients, trainings=clients)
         self._refused = 0
         assert strategy.mean is not None
-        tally = within(tally_of(strategy.mean, clients, scale), limits)
+        tally = within(tally_of(strategy.mean, clients, scale, self._asked(plan)), limits)
         if tally.bounded:
             cut = f"{tally.bounded} of {tally.reported} updates were cut to {scale.clip:g}: raise SecAgg(clip=)"
             fleet.fault("cut", f"{name}: {cut}", arm=plan.arm, round=plan.round + 1)
         seen = [replace(s, configs=tuple(offer.configs[j] for j in s.labels)) for s in tally.seen]
         return replace(tally, asked=len(plan.jobs), seen=tuple(seen))
+
+    def _asked(self, plan: Plan) -> Vectors:
+        """Return vectors of the names and shapes of those that the server's optimiser asks for."""
+        model = self._fleet.model
+        return asked_of(self._round.setup.method, plan.server, model.trainable)(np.zeros(model.size, np.float32))
 
     def _run_workflow(self, grid: _WatchedGrid, strategy: _OneRound, round: int) -> str:
         """Run Flower's workflow; return why it failed where keys or shares do not fit together."""

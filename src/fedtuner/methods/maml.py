@@ -36,7 +36,11 @@ RATES = {  # of a gradient and not of a change of w, whatever the optimiser
     "lr": Hyper(Float(1e-3, 1e-1, log=True), 0.01, low=0.0, about="learning rate of the meta-gradient's optimiser"),
     "momentum": Hyper(Float(0.0, 0.9), 0.9, low=0.0, high=1.0, about="momentum; adam's beta1"),
 }
-OPTIMISERS = {name: replace(known, hypers={**known.hypers, **RATES}) for name, known in steps.OPTIMISERS.items()}
+OPTIMISERS = {  # not FedExP: how far to step along a gradient is no question of how far clients have moved
+    name: replace(known, hypers={**known.hypers, **RATES})
+    for name, known in steps.OPTIMISERS.items()
+    if name != "fedexp"
+}
 OUTER = {
     **STEP,
     **RATES,

@@ -12,10 +12,11 @@ from fedtuner.core.method import Method, Optimiser, Server
 from fedtuner.core.model import Hyper, Vector, Vectors
 from fedtuner.core.records import Tally
 from fedtuner.methods.adaptive import adagrad, adam, yogi
+from fedtuner.methods.fedexp import fedexp
 from fedtuner.methods.momentum import sgd
 from fedtuner.space import Config
 
-OPTIMISERS: Mapping[str, Optimiser] = {o.name: o for o in (sgd, adam, yogi, adagrad)}
+OPTIMISERS: Mapping[str, Optimiser] = {o.name: o for o in (sgd, adam, yogi, adagrad, fedexp)}
 STEP: Mapping[str, Hyper] = {
     **sgd.hypers,
     "optimiser": Hyper(
