@@ -1,14 +1,15 @@
 """One communication round of one arm: plan -> work -> tally -> settle.
 
-Khodak et al., "Federated Hyperparameter Tuning", NeurIPS 2021: Algorithm 2 (FedEx), which is also the inner loop of
-Algorithms 1 and 3. Their outer loop, over arms and eliminations, is in ``schedules``.
+Khodak et al., "Federated Hyperparameter Tuning", NeurIPS 2021: a round of Algorithm 2 (FedEx). The same round, with the
+tuner ``none`` and its single configuration, is the inner loop of Algorithm 1; with FedEx it is that of Algorithm 3.
+Their outer loop, over arms and eliminations, is in ``schedules``; Loc_c and Agg_b are in ``methods``.
 
     plan     the server draws a cohort and, for each of its clients, a configuration c from the tuner's belief (theta)
     work     a client validates the server's model w, trains it to w_i = Loc_c(T_i, w), and validates w_i
-    tally    the server takes means over the clients' reports
+    tally    the server takes means over clients: of w_i - w by |T_i|; of validation errors by |V_i|, the arm's score
     settle   w becomes Agg_b(w, tally); the tuner updates its belief; the round's record is made
 
-None of the four has side effects. An arm without FedEx has the tuner ``none``, with one configuration.
+None of the four has side effects.
 
 An arm *ends* before its last round in two cases. It has *diverged* once its model is not finite: its score is then
 infinite. It has *stalled* once all updates of ``STALL`` rounds in a row were broken (not finite), or of as many rounds
@@ -175,8 +176,8 @@ class Round:
         memory = {**state.memory, **tally.memory} if tally.change is not None else state.memory
         broken = state.broken + bool(tally.broken) if tally.change is None else 0
         ended = "diverged" if diverged else "stalled" if broken >= max(STALL, tuner.labels or 0) else ""
-        again = {i: state.unusable.get(i, 0) + 1 for i, usable in tally.usable.items() if not usable}
-        unusable = {i: n for i, n in {**state.unusable, **again}.items() if not tally.usable.get(i)}
+        failed = {i: state.unusable.get(i, 0) + 1 for i, usable in tally.usable.items() if not usable}
+        unusable = {i: n for i, n in {**state.unusable, **failed}.items() if not tally.usable.get(i)}
         following = State(state.round + 1, w, belief, slots, memory, ended, broken, unusable)
         summary = tuner.summary(belief)
         record = Record(
@@ -186,7 +187,7 @@ class Round:
             loss_before=tally.before.loss, loss_after=tally.after.loss,
             error_before=tally.before.error, error_after=tally.after.error, loss=math.nan, error=math.nan,
             entropy=summary.entropy, mode=summary.mode, confidence=summary.confidence, diverged=diverged,
-            rows=tally.rows, unusable=tuple(map(self.federation.id_of, again)),
+            rows=tally.rows, unusable=tuple(map(self.federation.id_of, failed)),
         )  # fmt: skip
         loss, error = (value_of(record, metric, self.setup.target) for metric in ("loss", "error"))
         return following, replace(record, loss=loss, error=error)
@@ -260,14 +261,14 @@ def work(method: Method, federation: HasData, plan: Plan, job: Job) -> Report:
 def _work(method: Method, federation: HasData, plan: Plan, job: Job) -> Report:
     before: dict[Any, Metrics] = {}  # of the server's model, by the shape that a configuration gives it
     update, ok, first = _train(method, federation, plan, job, before)
-    others = [
+    further = [
         _train(method, federation, plan, replace(job, choices=(choice,)), before)[2] for choice in job.choices[1:]
     ]
     change = _change(update, plan.w)
     extra = {**update.extra, **method.optimiser(plan.server).extra(change[: federation.model.trainable])}
     examples = len(federation.data(job.client, "train"))
     ok = ok and finite(change, *extra.values())  # a difference or a square may overflow where w_i does not
-    return Report(job.client, change, extra, update.memory, examples, (first, *others), ok)
+    return Report(job.client, change, extra, update.memory, examples, (first, *further), ok)
 
 
 def _change(update: Update, w: Vector) -> Vector:

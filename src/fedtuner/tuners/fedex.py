@@ -1,13 +1,14 @@
 """FedEx: exponentiated gradient on a distribution theta over k client configurations.
 
 Khodak et al., "Federated Hyperparameter Tuning", NeurIPS 2021: Algorithm 2, the appendix "Hyperparameters of FedEx"
-(baseline) and the ablation appendix (step sizes). In round t client i draws candidate j_i from theta and reports the
-value L_i on its validation data V_i. Then, with the baseline lambda_t = a discounted mean of past rounds' values,
+(baseline) and the ablation appendix (step sizes). In round t client i trains with candidate j_i, drawn from theta, and
+reports the value L_i of its model on its validation data V_i. Then
 
     gradient_j = sum_i |V_i| (L_i - lambda_t) 1[j_i = j] / (theta_j sum_i |V_i|)
     theta      = theta * exp(-eta_t gradient), normalised
-    eta_t      = sqrt(2 log k) / m_t, where m_t is the gradient's max-norm ("aggressive"), the root of the sum of its
-                 squares so far ("adaptive"), or 1 ("constant")
+    lambda_t   = the mean of the past rounds' mean values, in which round s has weight gamma^(t-s)
+    eta_t      = sqrt(2 log k) divided by the gradient's max-norm ("aggressive"), by the root of the sum of its squared
+                 max-norms so far ("adaptive"), or by 1 ("constant")
 
 Where the paper is silent:
 
@@ -240,8 +241,8 @@ def log_chances(theta: Theta, tries: int) -> Floats:
 
 def gradient(theta: Theta, choices: Tries[int], values: Tries[float], weights: Sequence[float]) -> Floats:
     """Return Algorithm 2's unbiased estimate of the gradient, with respect to theta, of the expected value."""
-    j, v, p, _ = _clean(theta, choices, values, weights)
-    sign, log_size = _log_gradient(theta, j, v, p)
+    j, v, shares, _ = _clean(theta, choices, values, weights)
+    sign, log_size = _log_gradient(theta, j, v, shares)
     return np.asarray(sign * np.exp(np.minimum(log_size, 700.0)))
 
 
@@ -262,23 +263,23 @@ def exponentiate(
     """
     checks.one_of("step", step, STEPS)
     checks.number("gamma", gamma, 0, 1)
-    j, v, p, top = _clean(theta, choices, values, weights)
-    if p.size == 0:
+    j, v, shares, top = _clean(theta, choices, values, weights)
+    if shares.size == 0:
         return theta
     k = theta.log_theta.size
-    sign, log_size = _log_gradient(theta, j, v, p)
+    sign, log_size = _log_gradient(theta, j, v, shares)
     log_norm = float(log_size.max())  # log of the gradient's max-norm
-    squares = float(np.logaddexp(theta.log_squares, 2 * log_norm))
+    log_squares = float(np.logaddexp(theta.log_squares, 2 * log_norm))
     log_theta = theta.log_theta
     if k > 1 and math.isfinite(log_norm) and step != "none":
         log_eta = 0.5 * math.log(2 * math.log(k))
         if step == "adaptive":
-            log_eta -= 0.5 * squares
+            log_eta -= 0.5 * log_squares
         elif step == "aggressive":
             log_eta -= log_norm
         log_theta = _normalise(log_theta - sign * np.exp(np.minimum(log_eta + log_size, 300.0)))
-    mean = float(p @ np.minimum(v, top)[:, 0])
-    return Theta(log_theta, gamma * theta.past + mean, gamma * theta.mass + 1.0, squares)
+    mean = float(shares @ np.minimum(v, top)[:, 0])
+    return Theta(log_theta, gamma * theta.past + mean, gamma * theta.mass + 1.0, log_squares)
 
 
 def _clean(
@@ -288,28 +289,30 @@ def _clean(
 
     The last item is the largest of lambda_t and the values that were finite.
     """
-    p = np.asarray(weights, dtype=np.float64).reshape(-1)
+    shares = np.asarray(weights, dtype=np.float64).reshape(-1)
     j, v = np.asarray(choices, dtype=np.int64), np.asarray(values, dtype=np.float64)
-    if j.size != v.size or p.size != (j.shape[0] if j.ndim == 2 else j.size):
-        raise SpecError(f"{j.size} choices, {v.size} values and {p.size} weights, but there must be one of each")
+    if j.size != v.size or shares.size != (j.shape[0] if j.ndim == 2 else j.size):
+        raise SpecError(f"{j.size} choices, {v.size} values and {shares.size} weights, but there must be one of each")
     columns = -1 if j.size else 1
-    j, v = j.reshape(p.size, columns), v.reshape(p.size, columns)
+    j, v = j.reshape(shares.size, columns), v.reshape(shares.size, columns)
     if j.size and (j.min() < 0 or j.max() >= theta.log_theta.size):
         raise SpecError(f"choices {j.ravel().tolist()} are not all in 0..{theta.log_theta.size - 1}")
-    counted = np.isfinite(p) & (p > 0)
-    j, v, p = j[counted], v[counted], p[counted]
+    counted = np.isfinite(shares) & (shares > 0)
+    j, v, shares = j[counted], v[counted], shares[counted]
     finite = np.isfinite(v)
     v = np.where(finite, np.clip(v, -_HUGE, _HUGE), v)
     known = [theta.baseline, *v[finite].tolist()]
     v = np.where(finite, v, np.where(v == -np.inf, min(known), beyond(known)))
-    p = p / p.max() if p.size else p  # first by the largest: the sum of the weights may overflow
-    return j, v, p / p.sum() if p.size else p, max(known)
+    if shares.size:
+        shares = shares / shares.max()  # first: the sum of the weights may overflow
+        shares = shares / shares.sum()
+    return j, v, shares, max(known)
 
 
-def _log_gradient(theta: Theta, j: NDArray[np.int64], v: Floats, p: Floats) -> tuple[Floats, Floats]:
+def _log_gradient(theta: Theta, j: NDArray[np.int64], v: Floats, shares: Floats) -> tuple[Floats, Floats]:
     """Return the gradient as signs and logarithms of absolute values, as theta may be too small to divide by."""
     k, baseline = theta.log_theta.size, theta.baseline
-    tries, j, share = j.shape[1], j.ravel(), p[:, None]
+    tries, j, share = j.shape[1], j.ravel(), shares[:, None]
     total = np.bincount(j, weights=(share * (v - baseline)).ravel(), minlength=k)
     # Rounding errors count as 0: the aggressive step size would make a full step of them.
     rounding = 1e-12 * np.bincount(j, weights=(share * (np.abs(v) + abs(baseline))).ravel(), minlength=k)
