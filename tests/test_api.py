@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +30,22 @@ def test_the_api_is_what_it_was():
     """A name that comes or goes is a decision: change this list and the changelog together."""
     assert set(fedtuner.__all__) == PUBLIC
     assert len(fedtuner.__all__) == len(PUBLIC)
+
+
+def test_what_messages_name_is_there():
+    """Such as ``fedtuner.halving(budget=2000)`` in a message of what must be given."""
+    texts = [file.read_text() for file in Path(fedtuner.__file__).parent.rglob("*.py")]
+    named = {
+        name for text in texts for name in re.findall(r'"[^"\n]*?\bfedtuner\.((?:\w+\.)*[A-Za-z_]\w*)[^"\n]*"', text)
+    }
+    assert {"halving", "methods.fedavg"} <= named
+    for name in sorted(named):
+        try:
+            found: object = importlib.import_module(f"fedtuner.{name}")
+        except ImportError:
+            module, _, last = f"fedtuner.{name}".rpartition(".")
+            found = getattr(importlib.import_module(module), last, None)
+        assert found is not None, name
 
 
 def test_dir_is_the_api():

@@ -133,6 +133,11 @@ def problem() -> ft.Simulation:
     return ft.Simulation(Softmax(), clients(), "toy")
 
 
+def untested() -> ft.Simulation:
+    """Clients without test examples."""
+    return ft.Simulation(Softmax(), [replace(client, test=None) for client in clients()], "untested")
+
+
 def raising() -> ft.Simulation:
     return ft.Simulation(Raising(), clients(bad=4), "raising")
 

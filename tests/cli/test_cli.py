@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import fedtuner as ft
 import toys
 from fedtuner import __version__, cli, methods
 from fedtuner.report import journal_of, show, summary
@@ -93,11 +94,38 @@ def test_running_again_continues_and_changes_nothing(here, fedtuner, monkeypatch
     assert toys.files(here / "s") == before
 
 
-def test_the_folder_is_by_default_named_by_study_and_seed(here, fedtuner):
+def test_the_folder_is_by_default_named_by_study_method_and_seed(here, fedtuner):
     assert fedtuner("run", "study.toml", "--workers", "1", "--seed", "3", "--quiet")[0] == 0
-    assert summary(Path("runs/study-seed3"))["spec"]["seed"] == 3
-    assert fedtuner("run", "study.toml", "--workers", "1", "--set", "seed=4", "--quiet")[0] == 0
-    assert summary(Path("runs/study-seed4"))["spec"]["seed"] == 4
+    assert summary(Path("runs/study-fedavg-seed3"))["spec"]["seed"] == 3
+    changed = ("--set", "seed=4", "--set", "method=fedtuner.methods:reptile")
+    assert fedtuner("run", "study.toml", "--workers", "1", "--quiet", *changed)[0] == 0
+    assert summary(Path("runs/study-reptile-seed4"))["spec"]["seed"] == 4
+
+
+def test_no_test_examples_are_said_in_words(here, fedtuner):
+    code, out, err = fedtuner(*RUN, "--quiet", "--set", "problem=toys:untested")
+    said = "No client has test examples, so there is no test error."
+    assert (code, err) == (0, "")
+    assert said in out
+    assert "nan" not in out
+    code, out, err = fedtuner("show", "s", "--json")
+    assert (code, err) == (0, f"fedtuner: {said}\n")
+    assert strict(out)["evaluations"]["tuned"]["test mode error"] == {"global": None, "personalized": None}
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+def test_only_what_was_tuned_is_shown(here, fedtuner, side):
+    """For clients and the server alike: the rest is as it was given, or the method's default."""
+    space = ft.Space(**{side: {"lr": [0.1, 0.2]}})
+    toys.tune(method=methods.fedavg, space=space, fedex=None, store=here / "s")
+    rows = dict(
+        line.rstrip().split(maxsplit=1)
+        for line in fedtuner("show", "s")[1].splitlines()
+        if line[:6] in ("client", "server")
+    )
+    other = {"client": "server", "server": "client"}[side]
+    assert rows[side] in ("lr 0.1", "lr 0.2")
+    assert rows[other] == "nothing was tuned"
 
 
 def test_quiet_is_quiet(here, fedtuner):

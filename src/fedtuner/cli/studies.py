@@ -29,7 +29,7 @@ def run(arguments: Namespace) -> None:
         if getattr(arguments, key) is not None:
             table[key] = getattr(arguments, key)
     parsed = spec.parse(table)
-    store = arguments.store or Path("runs") / f"{name}-seed{parsed.seed}"
+    store = arguments.store or Path("runs") / f"{name}-{parsed.method.rpartition(':')[2]}-seed{parsed.seed}"
     study = parsed.study(store, arguments.workers)
     if not arguments.json and not arguments.quiet:
         tell(headline(study.describe(), outline(study.schedule).arms))
@@ -132,11 +132,13 @@ def _names_modules(value: Any) -> bool:
 
 def _print_study(store: Path, as_json: bool, kept: str = "") -> None:
     from fedtuner import report
-    from fedtuner.report.show import print_summary
+    from fedtuner.report.show import print_summary, without_examples
 
     summary = report.summary(store)
     with printing(kept):
         if as_json:
             print(json.dumps(report.strict(summary), indent=2))
+            for line in without_examples(summary["evaluations"]):
+                tell(f"fedtuner: {line}")
         else:
             print_summary(summary)

@@ -24,13 +24,15 @@ _BINS = 10
 
 
 def listing() -> list[dict[str, Any]]:
-    """Return for each data set its content, its requirements, and its folder if it is on this machine."""
+    """Return for each data set its content, and either its folder or what it takes to have it on this machine."""
     found = []
     for name, needed in places.SETS.items():
         source = sources.SOURCES.get(name)
         at = next((folder / name for folder in places.folders() if places.holds(folder / name, name)), None)
         needs = source.needs if source else f"{' or '.join(needed.files)} placed by hand"
-        found.append({"name": name, "about": needed.about, "needs": needs, "at": str(at) if at else None})
+        found.append(
+            {"name": name, "about": needed.about, "needs": None if at else needs, "at": str(at) if at else None}
+        )
     return found
 
 

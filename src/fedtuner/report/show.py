@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedtuner.core.schedule import outline, unused
+from fedtuner.errors import counted
 from fedtuner.report.console import console
 from fedtuner.report.summary import is_fedex
 from fedtuner.run import spec
@@ -21,15 +22,16 @@ _DEVICES = 5  # that are named
 def headline(described: Mapping[str, Any], arms: int | None) -> str:
     """Return one line that says what a study is; ``arms`` is how many it starts, if that is known."""
     schedule, tuner = described["schedule"], described["tuner"]
-    outside = _name(schedule) + (f" of {arms} arms" if arms else "")
+    outside = _name(schedule) + (f" of {counted(arms, 'arm')}" if arms else "")
     if is_fedex(tuner):
         inside = f" around FedEx with {tuner['k']} candidates each" if tuner["k"] > 1 else ""
     else:
         inside = "" if _name(tuner) == "none" else f" around {_name(tuner)}"
+    problem, rounds = described["problem"], counted(schedule["budget"], "round")
+    clients = counted(problem["clients"], "client") if "clients" in problem else "clients"
     return (
-        f"{described['problem']['name']}: {described['problem']['clients']} clients, {described['method']}; {outside}"
-        f"{inside}; {schedule['budget']} rounds{_left(schedule)}, at most {schedule['longest']} an arm; "
-        f"seed {described['seed']}"
+        f"{problem['name']}: {clients}, {described['method']}; {outside}{inside}; {rounds}{_left(schedule)}, "
+        f"at most {schedule['longest']} an arm; seed {described['seed']}"
     )
 
 
@@ -52,42 +54,43 @@ def _name(table: Any) -> str:
 
 def print_summary(summary: Mapping[str, Any]) -> None:
     """Print a study."""
+    from rich.markup import escape
     from rich.table import Table
 
     out = console()
-    result, described = summary["result"], summary["spec"]
+    result, described, store = summary["result"], summary["spec"], escape(summary["store"])
     if result is None:
-        out.print(headline(described, _arms(described["schedule"])))
+        out.print(escape(headline(described, _arms(described["schedule"]))))
         out.print(f"Not finished: {summary['rounds_used']} of {described['schedule']['budget']} rounds used.")
         _print_arms(out, summary["arms"])
         _print_unusable(out, summary["unusable"])
-        out.print(f"To continue, run the command that made it, with --store {summary['store']}")
+        out.print(f"To continue, run the command that made it, with --store {store}")
         return
     ended = "".join(
         f"; {len(result[why])} of {len(summary['arms'])} arms {why}" for why in ("diverged", "stalled") if result[why]
     )
     out.print(
-        f"[bold]Best: arm {result['arm']}[/bold], trained for {result['rounds']} rounds; the study used "
+        f"[bold]Best: arm {result['arm']}[/bold], trained for {counted(result['rounds'], 'round')}; the study used "
         f"{result['rounds_used']} of {result['budget']}{ended}. Clients trained {summary['local_work']} times."
     )
     if math.isinf(result["score"]):
         why = "diverged or stalled" if result["stalled"] else "diverged"
         out.print(f"[red]Every arm {why}: narrow the space (lower learning rates), or raise the budget.[/red]")
     table = Table("", "configuration found", box=None, pad_edge=False, header_style="dim")
-    table.add_row("server", _config(result["server"], described["server"]))
+    table.add_row("server", escape(_config(result["server"], described["server"])))
     confidence = max(result["theta"])
     sure = (
         f"  [dim](theta {confidence:.2f} of {len(result['theta'])} candidates)[/dim]"
         if len(result["theta"]) > 1
         else ""
     )
-    table.add_row("client", _config(result["client"], described["client"]) + sure)
+    table.add_row("client", escape(_config(result["client"], described["client"])) + sure)
     out.print(table)
     if summary["evaluations"]:
         out.print()
         _print_evaluations(out, summary["evaluations"], described["schedule"]["longest"])
     _print_unusable(out, summary["unusable"])
-    out.print(f"\nKept in {summary['store']}: fedtuner show {summary['store']}, fedtuner export {summary['store']}")
+    out.print(f"\nKept in {store}: fedtuner show {store}, fedtuner export {store}")
 
 
 def _print_unusable(out: Console, unusable: Mapping[str, int]) -> None:
@@ -106,7 +109,7 @@ def _print_evaluations(out: Console, evaluations: Mapping[str, Any], longest: in
         for side in ("global", "personalized")
     ]  # fmt: skip
     rates = all(e <= 1 for e in errors if math.isfinite(e))  # a regression's errors are in units of their own
-    notes = {"tuned": "", "untuned": f" (the method's default, {longest} rounds)"}
+    notes = {"tuned": "", "untuned": f" (the method's default, {counted(longest, 'round')})"}
     for name, kept in evaluations.items():
         for key, value in kept.items():
             split, config, metric = key.split(" ")
@@ -115,6 +118,20 @@ def _print_evaluations(out: Console, evaluations: Mapping[str, Any], longest: in
                 how += f" (missing clients: {value['missing']})" if "missing" in value else ""
                 table.add_row(how, *(_error(float(value[side]), rates) for side in ("global", "personalized")))
     out.print(table)
+    for line in without_examples(evaluations):
+        out.print(line)
+
+
+def without_examples(evaluations: Mapping[str, Any]) -> list[str]:
+    """Return a line for each split of which no client has examples: there is no error to tell."""
+    measured: dict[str, bool] = {}
+    for kept in evaluations.values():
+        for key, value in kept.items():
+            split = key.partition(" ")[0]
+            measured[split] = measured.get(split, False) or not math.isnan(float(value["global"]))
+    return [
+        f"No client has {split} examples, so there is no {split} error." for split, some in measured.items() if not some
+    ]
 
 
 def _error(value: float, rate: bool) -> str:
@@ -134,6 +151,7 @@ def _print_arms(out: Console, arms: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _config(config: Mapping[str, Any], tuned: Mapping[str, Any]) -> str:
-    """Return what was tuned; with nothing tuned, everything."""
-    shown = {k: v for k, v in config.items() if k in tuned} or config
-    return "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items()) or "-"
+    """Return what was tuned; the rest is as it was given, or the method's default."""
+    shown = {k: v for k, v in config.items() if k in tuned}
+    text = "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items())
+    return text or "nothing was tuned"
