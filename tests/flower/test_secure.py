@@ -343,8 +343,8 @@ def test_numbers_of_any_scale_are_sums_of_parts(numbers, clip):
 
 def test_what_the_optimiser_asks_is_that_of_the_change_that_is_sent():
     """A change of 6 on half the weight is within 4; one of 12 is cut to 8, whose square is 64 and not 144."""
-    told = Metrics(0.5, 0.5, 4)
-    clients = [report([x, 0, 0], 25, told, told) for x in (6.0, 12.0)]
+    metrics = Metrics(0.5, 0.5, 4)
+    clients = [report([x, 0, 0], 25, metrics, metrics) for x in (6.0, 12.0)]
     extra = secure.asked_of(BY_FEDEXP, {"optimiser": "fedexp"}, 3)
     parts = [contribution(r, 0.5, 1, scale(ft.FedEx(k=1)), extra) for r in clients]
     mean = [sum(p) / 2 for p in zip(*parts, strict=True)]
@@ -356,7 +356,8 @@ def test_what_the_optimiser_asks_is_that_of_the_change_that_is_sent():
     assert not impossible(mean, 2, scale(ft.FedEx(k=1)), limits)
     wrong = impossible([*mean[:2], mean[2] + 1.1 * RANGES.clip], 2, scale(ft.FedEx(k=1)), limits)
     assert wrong.startswith("an entry of what the optimiser asks for is 2.25 clips, but must be at most 2")
-    huge = contribution(report([4.0, 0, 0], 25, told, told), 0.5, 1, scale(ft.FedEx(k=1)), lambda d: {"x": 1e12 * d})
+    far = report([4.0, 0, 0], 25, metrics, metrics)
+    huge = contribution(far, 0.5, 1, scale(ft.FedEx(k=1)), lambda d: {"x": 1e12 * d})
     assert tally_of(huge, 1, scale(ft.FedEx(k=1)), {"x": np.zeros(3)}).bounded == 1
 
 

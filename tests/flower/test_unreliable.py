@@ -59,9 +59,9 @@ def test_it_is_named_counted_and_drawn_less_often(name, tmp_path, capsys):
     [failing] = [note for note in notes if note["kind"] == "failing"]
     assert (failing["client"], failing["round"]) == ("phone2", found[2] + 1)
     assert "its last 3 replies could not be used: it is drawn less often until one can" in failing["text"]
-    told = summary(tmp_path)
-    assert told["unusable"] == {"phone2": len(found)}
-    print_summary(told)
+    shown = summary(tmp_path)
+    assert shown["unusable"] == {"phone2": len(found)}
+    print_summary(shown)
     assert f"Replies that could not be used: {len(found)} of phone2." in capsys.readouterr().out
 
 

@@ -36,9 +36,9 @@ def tally(*changes, shares=None, before=1.0, after=0.5):
     )  # fmt: skip
 
 
-def step(told, b=None, slots=None, change=None):
+def step(given, b=None, slots=None, change=None):
     server = Server(vector(1, 1), slots or {}, 0, 4, fedexp)
-    w, slots = fedexp.step(server, told.change if change is None else change, told, USUAL | (b or {}))
+    w, slots = fedexp.step(server, given.change if change is None else change, given, USUAL | (b or {}))
     return w, slots
 
 
@@ -76,8 +76,8 @@ def test_it_is_at_least_one_and_at_most_half_the_clients():
         for size in (1e-6, 1.0, 1e6):
             changes = [np.float32(size) * rng.standard_normal(5).astype(np.float32) for _ in range(n)]
             changes = [d - np.float32(0.9) * sum(changes) / n for d in changes]  # their mean is nearly nothing
-            told = tally(*changes)
-            eta = factor(float(told.extra[SQUARE][0]), square(told.change), n)
+            given = tally(*changes)
+            eta = factor(float(given.extra[SQUARE][0]), square(given.change), n)
             assert 1 <= eta <= max(1, n / 2)
             assert n < 3 or eta > 1
     assert factor(0.0, 0.0, 10) == 1.0  # nobody moved
