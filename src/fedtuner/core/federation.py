@@ -86,6 +86,10 @@ class Federation(Protocol):
         """Take over the ids that the journal of a continued study has."""
         ...
 
+    def retire(self, arms: Sequence[int]) -> None:
+        """Take note of arms that get no more rounds."""
+        ...
+
     def notes(self) -> Sequence[Note]:
         """Return the faults since the last call, for the log."""
         ...
@@ -104,6 +108,9 @@ class FederationDefaults:
         return ()
 
     def recall(self, ids: Sequence[str | int]) -> None:
+        """Do nothing."""
+
+    def retire(self, arms: Sequence[int]) -> None:
         """Do nothing."""
 
     def notes(self) -> Sequence[Note]:

@@ -21,7 +21,8 @@ from fedtuner.core.round import work
 from fedtuner.errors import ClientError, SpecError, suggest
 from fedtuner.federations import Client, Simulation
 from fedtuner.flower import handshake
-from fedtuner.flower.messages import ARRAYS, HANDSHAKE, WORK, plan_of, report_content
+from fedtuner.flower.app_state import arm_context, copied
+from fedtuner.flower.messages import ARRAYS, HANDSHAKE, WORK, lineage_of, plan_of, report_content
 from fedtuner.flower.secure import secure_train
 from fedtuner.flower.wire import Flat
 from fedtuner.space import Config
@@ -99,7 +100,7 @@ def tuned(
     given here. ``error`` names a metric that is the error; with neither that nor an accuracy the loss is. ``splits``
     has ``"test"`` if evaluate chooses its data by ``config["split"]``. ``id`` gives the client's id, which must
     outlive a restart; by default it is the node's ``partition-id``. Messages that are not fedtuner's go to the app
-    unchanged. All arms and candidates share what the functions keep in ``context.state``.
+    unchanged. What the functions keep in ``context.state`` is kept apart for each arm (``app_state.py``).
     """
     if not isinstance(app, ClientApp) or getattr(app, "_call", None) is not None:  # set by a client_fn
         raise SpecError(
@@ -142,10 +143,16 @@ class _Tuned(ClientApp):
                 f"the app evaluates on {self._splits[0]!r} data only: let evaluate read config['split'] and give "
                 f"tuned(app, splits=('valid', {plan.split!r}))"
             )
-        call = _Calls(self._app, message, context, self._names, plan)
-        before = call.evaluate(model, first.config)
-        update, count, after = call.train(model, first.config, before.count)
-        tried = [Tried(c.label, before, call.train(model, c.config, before.count)[2]) for c in others]
+        lineage = lineage_of(message.content)
+        with arm_context(context, plan.arm, lineage.parent, lineage.out, keep=not lineage.evaluation) as mine:
+            starts = [copied(mine) for _ in others]  # what other candidates would give is measured, and not kept
+            call = _Calls(self._app, message, mine, self._names, plan)
+            before = call.evaluate(model, first.config)
+            update, count, after = call.train(model, first.config, before.count)
+        tried = []
+        for choice, start in zip(others, starts, strict=True):
+            call = _Calls(self._app, message, start, self._names, plan)
+            tried.append(Tried(choice.label, before, call.train(model, choice.config, before.count)[2]))
         report = Report(0, _NO_VECTOR, {}, {}, count, (Tried(first.label, before, after), *tried), True)
         return Message(report_content(report, update), reply_to=message)
 

@@ -20,7 +20,7 @@ from fedtuner.core.screens import differences
 from fedtuner.core.store import Blobs
 from fedtuner.errors import FleetError
 from fedtuner.flower.exchange import Request
-from fedtuner.flower.messages import WORK, Records, job_content, plan_records, reason_of
+from fedtuner.flower.messages import WORK, Lineage, Records, job_content, plan_records, reason_of
 from fedtuner.flower.replies import Expected, expected
 from fedtuner.flower.wire import MalformedError
 from fedtuner.run.executors.serial import fetched, settled
@@ -105,7 +105,7 @@ class Dispatch:
 
     def evaluate(self, plan: Plan) -> Tally:
         """Evaluate on all clients at once; a client that does not reply has no weight."""
-        round = self._begin("evaluation", plan)
+        round = self._begin("evaluation", plan, Lineage(out=self._fleet.out, evaluation=True))
         self._send(self._keys(round, range(len(plan.jobs))))
         while not round.over(self._fleet.clock.now()):
             self._fleet.pause(self._receive())
@@ -121,22 +121,25 @@ class Dispatch:
 
     # Send
 
-    def _begin(self, name: str, planned: Plan) -> _RoundInFlight:
+    def _begin(self, name: str, planned: Plan, lineage: Lineage) -> _RoundInFlight:
         fleet, method, plan = self._fleet, self._round.setup.method, fetched(planned, self._blobs)
-        shared = plan_records(plan, method.name, fleet.wire.record(plan.w))
+        shared = plan_records(plan, method.name, fleet.wire.record(plan.w), lineage)
         reports = expected(plan, method, fleet.model, fleet.wire)
         return _RoundInFlight(name, plan, shared, reports, fleet.clock.now() + fleet.deadline)
 
     def _send_rounds(self, arms: Sequence[_ArmInFlight]) -> bool:
         """Send the next round of every arm that has none in flight, and the jobs of clients that restarted, again."""
         keys: list[_RequestKey] = []
+        parents = {arm.work.arm.id: arm.work.arm.parent[0] for arm in arms if arm.work.arm.parent}
+        out = tuple(arm for arm in self._fleet.out if arm not in parents.values())  # devices still need theirs
         for arm in arms:
             if arm.round is not None:
                 keys += self._restarted(arm.round)
             elif not arm.work.done and self._fleet.enough():
                 one = arm.work
                 plan = self._round.plan(one.arm, one.state, self._fleet.present())
-                arm.round = self._begin(f"arm {one.arm.id}, round {one.state.round + 1}", plan)
+                name = f"arm {one.arm.id}, round {one.state.round + 1}"
+                arm.round = self._begin(name, plan, Lineage(parents.get(one.arm.id), out))
                 keys += self._keys(arm.round, range(len(plan.jobs)))
         self._send(keys)
         return bool(keys)

@@ -100,6 +100,7 @@ class Fleet(FederationDefaults):
         screens = (Values(self.model.metric.worst, least_loss), weights, Norm(trainable=self.model.trainable))
         self.shows, self.screens = ("reports", screens) if secure is None else ("sums", ())
         self.faults: Counter[str] = Counter()  # what went wrong, by kind
+        self.out: tuple[int, ...] = ()  # arms that get no more rounds
         self.grid, self.clock = grid, clock or RealClock()
         # Longer than the deadline: a device's clock may be wrong, and a reply after the deadline is to be counted as
         # late.
@@ -163,6 +164,10 @@ class Fleet(FederationDefaults):
     def recall(self, ids: Sequence[str | int]) -> None:
         """Take note of the clients that a study had met before it was continued."""
         self.roster.recall(ids)
+
+    def retire(self, arms: Sequence[int]) -> None:
+        """Take note of arms that get no more rounds: devices delete what they keep for them."""
+        self.out = tuple(sorted({*self.out, *arms}))
 
     def notes(self) -> Sequence[Note]:
         """Return what went wrong since this was last asked."""

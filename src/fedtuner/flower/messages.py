@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,11 +35,26 @@ def text(value: Any) -> str:
     return json.dumps(value, default=np.generic.item)
 
 
-def plan_records(plan: Plan, method: str, model: ArrayRecord) -> Records:
+@dataclass(frozen=True)
+class Lineage:
+    """What a device that keeps something for each arm must know of them."""
+
+    parent: int | None = None  # the arm that this one goes on from
+    out: tuple[int, ...] = ()  # arms that get no more rounds
+    evaluation: bool = False  # nothing is kept of this work
+
+
+_ALONE = Lineage()
+
+
+def plan_records(plan: Plan, method: str, model: ArrayRecord, lineage: Lineage = _ALONE) -> Records:
     """Return what all clients of a plan are sent; ``model`` is its w."""
     about = {"version": VERSION, "method": method, "arm": plan.arm, "round": plan.round, "split": plan.split}
     # The seed is text: a whole number of any size.
     about |= {"seed": str(plan.seed), "progress": float(plan.progress), "server": text(dict(plan.server))}
+    about |= {"evaluation": True} if lineage.evaluation else {}
+    about |= {"out": list(lineage.out)} if lineage.out else {}  # Flower cannot measure the size of an empty list
+    about |= {} if lineage.parent is None else {"parent": lineage.parent}
     return {ABOUT: ConfigRecord(about), ARRAYS: model, **_if_any(SLOTS, plan.slots)}  # type: ignore[arg-type]
 
 
@@ -69,6 +85,12 @@ def plan_of(content: RecordDict) -> tuple[str, Plan]:
         return str(about["method"]), plan
     except KeyError as error:
         raise MalformedError(f"no {error} in a message of fedtuner") from error
+
+
+def lineage_of(content: RecordDict) -> Lineage:
+    """Return what a message says of the arms."""
+    about: Any = content.config_records[ABOUT]
+    return Lineage(about.get("parent"), tuple(about.get("out", ())), bool(about.get("evaluation")))
 
 
 def report_content(report: Report, arrays: ArrayRecord) -> RecordDict:

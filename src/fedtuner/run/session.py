@@ -289,6 +289,7 @@ class Session:
         """Write to the journal that arms are eliminated; return those that were not so before."""
         new = [arm for arm in arms if arm not in self.journal.eliminated]
         self._append([Eliminated(arm, self.journal.round_of(arm), self._last_score(arm)) for arm in new])
+        self.federation.retire(new)
         return new
 
     def _last_score(self, arm: int) -> Score:
