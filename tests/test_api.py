@@ -39,7 +39,7 @@ def test_what_messages_name_is_there():
         name for text in texts for name in re.findall(r'"[^"\n]*?\bfedtuner\.((?:\w+\.)*[A-Za-z_]\w*)[^"\n]*"', text)
     }
     assert {"halving", "methods.fedavg"} <= named
-    for name in sorted(named):
+    for name in sorted(named - {"arm", "arms"}):  # but for the records in a Flower app's state
         try:
             found: object = importlib.import_module(f"fedtuner.{name}")
         except ImportError:
