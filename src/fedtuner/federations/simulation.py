@@ -13,6 +13,7 @@ import numpy as np
 
 from fedtuner import checks
 from fedtuner.core.federation import SPLITS, FederationDefaults
+from fedtuner.core.fingerprint import add_data, as_array, raw
 from fedtuner.core.method import defaults
 from fedtuner.core.model import Learner, Task
 from fedtuner.core.setup import Setup
@@ -176,7 +177,11 @@ class Simulation(FederationDefaults):
         for i, client in enumerate(self.clients):
             digest.update(repr((client.id, [self.size(i, split) for split in SPLITS])).encode())
             for split in SPLITS:
-                _hash_arrays(digest, getattr(client, split))
+                given = getattr(client, split)
+                if isinstance(given, Lazy):
+                    digest.update(given.fingerprint().encode())
+                elif not _add_arrays(digest, given) and given is not None:
+                    add_data(digest, self.data(i, split))  # it was read when its size was asked for
         return digest.hexdigest()
 
     def describe(self) -> dict[str, Any]:
@@ -231,14 +236,12 @@ def _odd(clients: Iterable[Client]) -> Iterator[tuple[int, str, int]]:
     yield from (place for _, place in ends.values())
 
 
-def _hash_arrays(digest: Any, split: Any) -> None:
-    # Splits that are neither plain arrays nor lazy are known by ids and sizes alone: reading them may be slow.
-    if isinstance(split, Lazy):
-        digest.update(split.fingerprint().encode())
-    if not isinstance(split, (tuple, list)):
-        return
-    for part in split:
-        if hasattr(part, "numpy") and hasattr(part, "detach"):
-            part = part.detach().cpu().numpy()
-        if isinstance(part, np.ndarray) and part.dtype != object:
-            digest.update(np.ascontiguousarray(part).data)
+def _add_arrays(digest: Any, split: Any) -> bool:
+    """Add the values of a split's arrays to a hash, and return whether it is made of arrays alone."""
+    parts = split if isinstance(split, (tuple, list)) else ()
+    arrays = [as_array(part) for part in parts if not isinstance(part, list)]
+    if not arrays or len(arrays) < len(parts) or any(array is None for array in arrays):
+        return False
+    for array in arrays:
+        digest.update(raw(array))
+    return True
