@@ -97,6 +97,10 @@ class StoreError(FedtunerError):
     """A store cannot be used: it holds another study, is in use, is full, is damaged or is not writable."""
 
 
+class FedtunerWarning(UserWarning):
+    """Something that one should know, though the work goes on."""
+
+
 class Interrupted(KeyboardInterrupt):
     """The study was stopped and everything finished so far is kept; the message says how to continue."""
 

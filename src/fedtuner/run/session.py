@@ -6,6 +6,7 @@ its schedule again from the start, with states and records from the store where 
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -26,7 +27,7 @@ from fedtuner.core.sampler import Past
 from fedtuner.core.schedule import Evidence, Play, Schedule, Score, Scoring, Start, Step, outline
 from fedtuner.core.setup import Setup
 from fedtuner.core.store import Begun, Eliminated, Evaluated, Evaluation, Event, Joined, Note, Started, Store, Won
-from fedtuner.errors import Interrupted, StoreError
+from fedtuner.errors import FedtunerWarning, Interrupted, StoreError
 from fedtuner.rng import stream
 from fedtuner.run.executors import open_executor
 from fedtuner.run.journal import Journal, fold, read
@@ -126,6 +127,8 @@ class Session:
         now = Begun(FORMAT, tables.plain(setup), tables.plain(federation), tables.plain(layout), {})
         if begun is not None:
             _refuse(str(self.where.path or "the store"), begun, now)
+            if self.journal.won is None:
+                _warn(str(self.where.path), begun.versions)
             return self._store.load(START, begun.start)[0].w if begun.start else start
         saved = "" if start is None else self._store.save(START, State(0, start, None), {})
         self._append([replace(now, versions=versions() if self.where.path else {}, start=saved)])
@@ -388,6 +391,19 @@ def _refuse(name: str, old: Begun, new: Begun) -> None:
         raise StoreError(
             f"{name} holds another study ({'; '.join(changed[:5])}{' ...' if len(changed) > 5 else ''}). "
             "Use another --store (store=), or run with the stored settings to continue"
+        )
+
+
+def _warn(name: str, began: Mapping[str, Any]) -> None:
+    """Warn where a study goes on with other versions than it began with."""
+    now = versions() if began else {}
+    others = [f"{key} {began[key]}, now {now[key]}" for key in began if key in now and now[key] != began[key]]
+    if others:
+        warnings.warn(
+            f"{name} was begun with other versions ({'; '.join(others)}): from here on its numbers may differ from "
+            "those of the versions that it began with",
+            FedtunerWarning,
+            stacklevel=1,
         )
 
 
