@@ -5,7 +5,8 @@ Inside a study a client is a number: its index in a ``Simulation``, a hash of it
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from fedtuner.core.executor import OpenExecutor
@@ -78,6 +79,11 @@ class Federation(Protocol):
         """Return name, clients and fingerprint: a study continues only where they are the same."""
         ...
 
+    @property
+    def code(self) -> Mapping[str, str]:
+        """What the code of the model is known by, as far as it can be seen: a study continues only with the same."""
+        ...
+
     def met(self) -> Sequence[str | int]:
         """Return the ids of all clients met so far, if they are not known from the start."""
         ...
@@ -102,6 +108,7 @@ class FederationDefaults:
     screens: tuple[Screen, ...] = ()
     save_every_round = False
     executor: OpenExecutor | None = None
+    code: Mapping[str, str] = MappingProxyType({})
 
     def met(self) -> Sequence[str | int]:
         """Return nobody: all clients are known from the start."""

@@ -7,7 +7,7 @@ only appended. The journal is the only description of a study; ``run.journal.Jou
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -29,6 +29,7 @@ class Begun:
     layout: Sequence[Any]  # the parts of w
     versions: Table
     start: str = ""  # checksum of the weights that all arms begin from, where the model gives them (``Model.start``)
+    code: Table = field(default_factory=dict)  # what the code of the model is known by
 
 
 @dataclass(frozen=True)

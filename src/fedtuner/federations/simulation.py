@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from fedtuner import checks
+from fedtuner.core.code import known_by
 from fedtuner.core.federation import SPLITS, FederationDefaults
 from fedtuner.core.fingerprint import add_data, as_array, raw
 from fedtuner.core.method import defaults
@@ -122,6 +124,7 @@ class Simulation(FederationDefaults):
 
     def check(self, setup: Setup | None = None) -> None:
         """Prepare everything that is not lazy and try the model on a few examples: mistakes show before long work."""
+        _ = self.code  # before any of it has run
         try:
             self._check(setup)
         except SystemExit as error:
@@ -183,6 +186,12 @@ class Simulation(FederationDefaults):
                 elif not _add_arrays(digest, given) and given is not None:
                     add_data(digest, self.data(i, split))  # it was read when its size was asked for
         return digest.hexdigest()
+
+    @cached_property
+    def code(self) -> Mapping[str, str]:  # type: ignore[override]
+        """What the model's code is known by: as the model says, or by its class and attributes."""
+        known = getattr(self.model, "code", None)
+        return known if isinstance(known, Mapping) else {"model": known_by(self.model)}
 
     def describe(self) -> dict[str, Any]:
         """Return name, number of clients, fingerprint and, as the bits depend on it, a device that is not the CPU."""

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from fedtuner import checks, tables
+from fedtuner.core import code
 from fedtuner.core.executor import Advance, Executor, OpenExecutor, Progress, Stop
 from fedtuner.core.federation import Federation
 from fedtuner.core.method import defaults
@@ -124,7 +125,10 @@ class Session:
         start, begun = self.federation.model.start, self.journal.begun
         layout = [asdict(part) for part in self.federation.model.layout()]
         setup, federation = self.setup.describe(), self.federation.describe()
-        now = Begun(FORMAT, tables.plain(setup), tables.plain(federation), tables.plain(layout), {})
+        now = Begun(
+            FORMAT, tables.plain(setup), tables.plain(federation), tables.plain(layout), {}, "",
+            dict(self.federation.code),
+        )  # fmt: skip
         if begun is not None:
             _refuse(str(self.where.path or "the store"), begun, now)
             if self.journal.won is None:
@@ -387,6 +391,7 @@ def _refuse(name: str, old: Begun, new: Begun) -> None:
     # In settings 0 equals 0.0, but in a space a range of whole numbers is sampled differently.
     now |= {key: _as_stored(was.get(key), value) for key, value in now.items() if key not in ("client", "server")}
     changed = list(tables.differences(was, now))
+    changed += [f"{part}: its code, or what it holds, has changed" for part in code.changed(old.code, new.code)]
     if changed:
         raise StoreError(
             f"{name} holds another study ({'; '.join(changed[:5])}{' ...' if len(changed) > 5 else ''}). "

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedtuner.core.code import known_by
 from fedtuner.core.engine import Engine, sequential
 from fedtuner.core.model import CHECKED, NOTHING, Hyper, Metric, Metrics, Part, Rates, Rows, Vector
 from fedtuner.errors import FAILURES, TaskError
@@ -107,6 +108,8 @@ class Task:
         self._flat_grad = torch.zeros(self.trainable, device=self.device)
         self._grad = self._flat_grad.numpy() if self._on_cpu else np.zeros(self.trainable, np.float32)
         self._view(self._flat)
+        parts_of_code = {"build": build, "model": module, "loss": loss, "error": error, "configure": configure}
+        self.code = {name: known_by(part) for name, part in parts_of_code.items() if part is not None}
         self._shapes.set(self._module, {})
 
     def __reduce__(self) -> tuple[Any, ...]:
