@@ -91,11 +91,11 @@ def main() -> None:
                     for seed in given.seeds
                 ]  # fmt: skip
                 sides = [np.array([100 * e[side] for e in errors]) for side in ("global", "personalized")]
-                told = "  ".join(f"{side.mean():5.1f} ({side.max():5.1f})" for side in sides)
-                print(f"{name:14} {rounds:4}  {server:16} {told}", flush=True)
+                shown = "  ".join(f"{side.mean():5.1f} ({side.max():5.1f})" for side in sides)
+                print(f"{name:14} {rounds:4}  {server:16} {shown}", flush=True)
     file = Path(__file__).parents[1] / "results" / "fedexp.json"
-    told = {"seeds": given.seeds, "cooling": given.cooling, "results": results}
-    file.write_text(json.dumps(told, indent=1) + "\n")
+    measured = {"seeds": given.seeds, "cooling": given.cooling, "results": results}
+    file.write_text(json.dumps(measured, indent=1) + "\n")
 
 
 if __name__ == "__main__":
