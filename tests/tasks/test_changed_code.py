@@ -137,6 +137,17 @@ def test_weights_that_are_drawn_anew_are_no_change(tmp_path):
         tune(tmp_path / "s", lambda model=model: copy.deepcopy(model))
 
 
+class Noisy(Net):
+    def __init__(self):
+        super().__init__()
+        self.noise, self.shifts = np.random.default_rng().normal(size=3), [float(np.random.default_rng().normal())]
+
+
+def test_modules_that_hold_random_numbers_are_no_change(tmp_path):
+    for _ in range(2):
+        tune(tmp_path / "s", Noisy)
+
+
 def test_the_same_objects_go_on_after_they_have_run(tmp_path):
     loss, seen = Loss(0.1), []
 

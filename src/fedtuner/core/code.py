@@ -4,7 +4,8 @@ Of a function its bytecode counts (not its layout, comments or docstring), its d
 functions, numbers and arrays that it reads from its module; of a class its methods; of an object that can be called its
 class and its attributes. Code of Python, of installed packages and of this one counts by its name: versions are
 compared elsewhere. What the code itself changes as it runs, such as a count of calls, does not count: the same program
-must be known by the same hash whenever it is asked for. Nor do the parameters of modules, which may be drawn at random.
+must be known by the same hash whenever it is asked for. Nor do the tensors of modules that have parameters: they may be
+drawn at random.
 """
 
 from __future__ import annotations
@@ -140,14 +141,14 @@ class _Walk:
     def _add_code(self, code: types.CodeType) -> None:
         arguments = code.co_argcount + code.co_kwonlyargcount
         self._say("code", repr(code.co_varnames[:arguments]), repr(getattr(code, "co_exceptiontable", b"")))
-        for step in dis.get_instructions(code):
-            if isinstance(step.argval, types.CodeType):
-                self._add_code(step.argval)
-            elif isinstance(step.argval, (tuple, frozenset)):
-                self._say(step.opname)
-                self.add(step.argval)
+        for step, argument in _steps(code):
+            if isinstance(argument, types.CodeType):
+                self._add_code(argument)
+            elif isinstance(argument, (tuple, frozenset)):
+                self._say(step)
+                self.add(argument)
             else:
-                self._say(step.opname, repr(step.argval))
+                self._say(step, repr(argument))
 
     def _add_globals(self, function: types.FunctionType, in_place: bool) -> None:
         space, codes = function.__globals__, list(_codes(function.__code__))
@@ -199,13 +200,14 @@ class _Walk:
         if library and not module:
             return
         stored, in_place = _changes(_methods(type(value)), _ATTRIBUTE)
+        drawn = module and next(value.parameters(), None) is not None  # what it holds may be drawn at random
         for name in sorted(held):
             if not name.startswith("_") and not (module and name == "training"):
                 plain = not library or isinstance(held[name], _PLAIN)
-                self._hold(name, held[name] if plain and name not in stored else _MISSING, in_place)
+                self._hold(name, held[name] if plain and name not in stored else _MISSING, in_place or drawn)
         if module:
             self._add_all("modules", (part for child in held["_modules"].items() for part in child))
-            if not any(True for _ in value.parameters()):  # a loss with weights of the classes
+            if not drawn:  # such as a loss with weights of the classes
                 self._add_all("buffers", (part for buffer in held["_buffers"].items() for part in buffer))
 
 
@@ -225,11 +227,16 @@ def _changes(codes: Iterable[types.CodeType], where: str) -> tuple[set[str], boo
     stores = (f"STORE_{where}", f"DELETE_{where}")
     for code in (inner for outer in codes for inner in _codes(outer)):
         in_place = in_place or any(name in _CHANGING or _is_in_place(name) for name in code.co_names)
-        for step in dis.get_instructions(code):
-            if step.opname in stores:
-                stored.add(str(step.argval))
-            in_place = in_place or step.opname in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE")
+        used = {dis.opname[step] for step in code.co_code[::2]}
+        in_place = in_place or not used.isdisjoint(("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"))
+        if not used.isdisjoint(stores):
+            stored |= {str(argument) for step, argument in _steps(code) if step in stores}
     return stored, in_place
+
+
+@functools.lru_cache(maxsize=4096)
+def _steps(code: types.CodeType) -> tuple[tuple[str, Any], ...]:
+    return tuple((step.opname, step.argval) for step in dis.get_instructions(code))
 
 
 def _is_in_place(name: str) -> bool:

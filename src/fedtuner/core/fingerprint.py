@@ -43,8 +43,11 @@ def _add_all(digest: Any, values: Any) -> None:
 def as_array(value: Any) -> Any:
     """Return an array, a tensor or a list of numbers of one shape as an array; None if it is none of these."""
     if hasattr(value, "numpy") and hasattr(value, "detach"):
-        value = value.detach().cpu()
-        value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
+        try:
+            value = value.detach().cpu()
+            value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
+        except (TypeError, RuntimeError):  # a sparse one, or one without values
+            return None
     elif isinstance(value, list) and value and isinstance(value[0], (int, float, list)):
         value = _stacked(value)
     elif isinstance(value, np.generic):
