@@ -30,7 +30,7 @@ def main() -> None:
     for name in arguments.methods or ft.methods.ALL:
         for seed in range(arguments.seeds):
             store = Path(arguments.store) / f"{name}-seed{seed}"
-            method = ft.methods.named(name)
+            method = ft.methods.paper_ranges(ft.methods.named(name))
             study = ft.tune(problem, method=method, schedule=schedule, seed=seed, store=store, progress=True)
             for which, errors in (("tuned", study.evaluate("test")), ("untuned", ft.untuned(study).evaluate("test"))):
                 for side, error in errors.items():

@@ -281,7 +281,8 @@ def server_space(**changed: Any) -> ft.Space:
 METHODS = ("fedavg", "fedprox", "reptile", "scaffold", "feddyn", "fedpa", "ditto", "maml")
 for method in METHODS:  # in their own spaces, with all that they tune; reptile's is fedavg's but for the default step
     space = ft.Space(client=CLIENT) if method == "reptile" else None
-    add(method, with_dropout, method=getattr(ft.methods, method), space=space, schedule=NINE)
+    made = getattr(ft.methods, "paper_ranges", lambda known: known)(getattr(ft.methods, method))  # of the server's step
+    add(method, with_dropout, method=made, space=space, schedule=NINE)
 add("scaffold-option-1", method=ft.methods.scaffold, space=client_space(option="I"))
 inner = {
     "lr": ft.Float(0.05, 0.5),

@@ -102,21 +102,21 @@ def test_with_unequal_steps_it_is_not() -> None:
     assert not np.allclose(*found, rtol=1e-3)
 
 
-def test_where_clients_agree_fedexp_is_fedavg() -> None:
+def test_where_clients_agree_the_step_is_fedavgs() -> None:
     """One client's square is its own: 1/2, so the step is the usual one, to the bit."""
-    fedexp = methods.fedavg.with_optimiser(page.fedexp)
-    assert run(fedexp, cohort=1).tobytes() == run(methods.fedavg, cohort=1).tobytes()
+    further = methods.fedavg.with_optimiser(page.further)
+    assert run(further, cohort=1).tobytes() == run(methods.fedavg, cohort=1).tobytes()
 
 
-def test_where_clients_differ_fedexp_steps_further() -> None:
+def test_where_clients_differ_it_steps_further() -> None:
     """By mean |d_i|^2 / (2 |mean d_i|^2), where that is more than 1."""
-    server = methods.Server(np.zeros(2, np.float32), {}, 0, 2, page.fedexp)
+    server = methods.Server(np.zeros(2, np.float32), {}, 0, 2, page.further)
     tally = methods.Tally(extra={"square": np.array([8.0], np.float32)})
     b = {"lr": 1.0, "momentum": 0.0, "gamma": 1.0, "calm": 0.0}
     change = np.array([1.0, 0.0], np.float32)
-    w, _ = page.fedexp.step(server, change, tally, b)
+    w, _ = page.further.step(server, change, tally, b)
     np.testing.assert_array_equal(w, [4.0, 0.0])  # 8 / (2 * 1)
-    w, _ = page.fedexp.step(server, change, tally, {**b, "calm": 3.0})
+    w, _ = page.further.step(server, change, tally, {**b, "calm": 3.0})
     np.testing.assert_array_equal(w, [1.0, 0.0])  # 8 / (2 * 4)
 
 
@@ -177,12 +177,12 @@ def test_all_parts_are_run_by_their_names(ran) -> None:
     }  # fmt: skip
     assert spec["tuner"] == {"kind": "mine:Greedy", "k": 5, "explore": 0.3}
     assert spec["sampler"] == {"kind": "mine:Near", "lr": 0.05}
-    assert spec["server"]["optimiser"] == "fedexp"
-    assert result["server"]["optimiser"] == "fedexp"
+    assert spec["server"]["optimiser"] == "further"
+    assert result["server"]["optimiser"] == "further"
     assert result["server"]["calm"] == 1e-3
     assert (result["rounds"], result["rounds_used"], len(result["candidates"])) == (12, 24, 5)
     assert summary(ran / "s1")["evaluations"].keys() == {"tuned", "untuned"}
-    assert summary(ran / "s1" / "untuned")["spec"]["defaults"]["server"]["optimiser"] == "fedexp"
+    assert summary(ran / "s1" / "untuned")["spec"]["defaults"]["server"]["optimiser"] == "further"
 
 
 def test_the_number_of_workers_changes_nothing(ran) -> None:
@@ -249,7 +249,7 @@ def test_it_is_shown_and_exported_without_the_parts(ran) -> None:
         ("tuner.explor=1", "no setting tuner.explor in mine:Greedy; did you mean 'explore'?"),
         ("sampler.lr=3.0", "sampler.lr = 3.0, but must be a learning rate of the space"),
         ("sampler.lr=fast", "sampler.lr = 'fast', but must be a number"),
-        ("method=mine:fedexp", "method = 'mine:fedexp' is Optimiser, but must be a Method"),
+        ("method=mine:further", "method = 'mine:further' is Optimiser, but must be a Method"),
         ("server.optimiser=mine:fednova", "server.optimiser = 'mine:fednova' is Method, but must be an Optimiser"),
         ("server.calm=-1.0", "server.calm = -1.0, but must be >= 0"),
         ("server.clam=1.0", "no server hyperparameter 'clam' in fednova; did you mean 'calm'?"),
@@ -282,11 +282,11 @@ def test_hyperparameters_of_an_own_optimiser_are_tuned_and_real(tmp_path) -> Non
     (tmp_path / "mine.py").write_text("\n".join(PARTS[:2]).replace("Hyper(None, 1e-3", "Hyper(DOMAIN, 1e-3").replace(
         "import numpy as np", "import numpy as np\nfrom fedtuner import Float\nDOMAIN = Float(0.001, 0.5)", 1
     ))  # fmt: skip
-    text = toys.STUDY + '[server]\noptimiser = ["sgd", "mine:fedexp"]\n'
+    text = toys.STUDY + '[server]\noptimiser = ["sgd", "mine:further"]\n'
     toys.write_study(tmp_path, text)
     shown = json.loads(command(tmp_path, "run", "study.toml", "--quiet", "--json", "--store", "s"))
     assert shown["spec"]["server"]["calm"] == {"low": 0.001, "high": 0.5}
-    assert shown["spec"]["server"]["optimiser"] == ["sgd", "fedexp"]
+    assert shown["spec"]["server"]["optimiser"] == ["sgd", "further"]
     words = ("--set", "server.calm={low = 0, high = 1}")
     shown = json.loads(command(tmp_path, "run", "study.toml", "--quiet", "--json", "--store", "t", *words))
     assert shown["spec"]["server"]["calm"] == {"low": 0.0, "high": 1.0}

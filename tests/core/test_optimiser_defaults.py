@@ -68,7 +68,8 @@ def test_a_study_toml_has_the_optimisers_ranges(name):
     lr, momentum = OWN[name]
     assert lr in domains["lr"]
     assert momentum in domains["momentum"]
-    assert max(domains["lr"].ends()) <= 1.0  # sgd's is from 0.1 to 10
+    assert max(domains["lr"].ends()) == pytest.approx(10 * lr)
+    assert max(domains["momentum"].ends()) == 0.9  # sgd's is up to 0.5
     assert domains["gamma"] == default_space(methods.fedavg, {}).server["gamma"]
 
 
@@ -91,5 +92,5 @@ def test_methods_whose_step_means_something_else_keep_their_own():
         )
 
 
-def test_sgds_own_are_the_papers():
+def test_sgds_own_are_the_usual():
     assert all(methods.fedavg.server[name] == hyper for name, hyper in sgd.hypers.items())

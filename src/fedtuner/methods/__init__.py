@@ -22,6 +22,7 @@ from fedtuner.methods.ditto import ditto
 from fedtuner.methods.feddyn import feddyn
 from fedtuner.methods.fedpa import fedpa
 from fedtuner.methods.maml import maml
+from fedtuner.methods.paper_ranges import paper_ranges
 from fedtuner.methods.scaffold import scaffold
 
 ALL = {method.name: method for method in (fedavg, fedprox, reptile, scaffold, feddyn, fedpa, ditto, maml)}
@@ -35,6 +36,6 @@ def named(name: str) -> Method:
 
 
 __all__ = [
-    "ALL", "Job", "Local", "Method", "Optimiser", "Plan", "Server", "Tally", "Update", "named",
+    "ALL", "Job", "Local", "Method", "Optimiser", "Plan", "Server", "Tally", "Update", "named", "paper_ranges",
     "fedavg", "fedprox", "reptile", "scaffold", "feddyn", "fedpa", "ditto", "maml",
 ]  # fmt: skip

@@ -23,7 +23,7 @@ from fedtuner.core.method import Optimiser, Server
 from fedtuner.core.model import Hyper, Vector, Vectors
 from fedtuner.core.records import Tally
 from fedtuner.methods.momentum import HYPERS, rate
-from fedtuner.space import Config, Float
+from fedtuner.space import PAPER_SERVER, Config, Float
 
 Second = Callable[[Vector, Vector, np.float32], Vector]  # (v, change^2, beta2) -> v
 
@@ -56,7 +56,7 @@ def _optimiser(name: str, second: Second, lr: float, momentum: float) -> Optimis
     hypers = {
         **HYPERS,
         "lr": replace(HYPERS["lr"], domain=Float(lr / 10, lr * 10, log=True), default=lr, about="server learning rate"),
-        "momentum": replace(HYPERS["momentum"], default=momentum),
+        "momentum": replace(HYPERS["momentum"], domain=PAPER_SERVER["momentum"], default=momentum),
         "beta2": BETA2,
         "tau": TAU,
     }

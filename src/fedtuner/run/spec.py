@@ -69,6 +69,7 @@ class Spec:
 
     problem: str
     method: str = "fedavg"
+    ranges: str = "usual"  # of the server's step, where they are not given: those that can work, or the paper's
     device: str = "cpu"
     schedule: Schedule = field(default_factory=schedules.halving)
     tuner: Tuner = field(default_factory=FedEx)
@@ -98,13 +99,19 @@ class Spec:
     def study(self, store: Path | None, workers: int | None, problem: Simulation | None = None) -> Study:
         """Load the problem (unless it is given), check everything and return the study, not yet run."""
         optimiser = {name: self.server[name] for name in ("optimiser",) if name in self.server}
-        method, _ = with_named_optimiser(method_named(self.method), Space(server=optimiser))
+        method, _ = with_named_optimiser(self._method(), Space(server=optimiser))
         problem = load_problem(self.problem) if problem is None else problem
         problem = problem if self.device == "cpu" else problem.on(self.device)
         return prepare(
             problem, self.space(method, problem.model), method=method, tuner=self.tuner, schedule=self.schedule,
             sampler=self.sampler, combine=self.combine, store=store, workers=workers, **self.settings,
         )  # fmt: skip
+
+    def _method(self) -> Method:
+        """Return the method with the ranges that the file asks for."""
+        checks.one_of("ranges", self.ranges, ("usual", "paper"))
+        found = method_named(self.method)
+        return methods.paper_ranges(found) if self.ranges == "paper" else found
 
     def space(self, method: Method, model: Model) -> Space:
         """Return the method's space with what the file says in place of its domains."""
@@ -117,7 +124,7 @@ class Spec:
 
 _PASSED = ("cohort", "cohorts", "target", "weights", "cooling", "seed", "engine")
 _KNOWN = (*(f.name for f in fields(Spec) if f.name != "settings"), "fedex", *_PASSED)
-_TEXTS = ("problem", "method", "cohorts", "target", "weights", "engine", "device")
+_TEXTS = ("problem", "method", "ranges", "cohorts", "target", "weights", "engine", "device")
 # What the tables know, to say where a setting belongs that is in none of them.
 _SETTINGS = {
     "schedule": {name for kind in schedules.KINDS.values() for name in tables.parameters(kind)},
@@ -349,6 +356,7 @@ def template() -> str:
         "",
         'problem = "digits"          # or "package.module:function" of your own, returning fedtuner.Simulation',
         'method = "fedavg"           # fedtuner list methods',
+        'ranges = "usual"            # or paper: wider ones of the server\'s lr and momentum, where not given below',
         "cohort = 10                 # clients per round",
         'cohorts = "independent"     # shared: all arms meet the same clients in the same round',
         'target = "personalized"     # or global: which model arms are compared by',

@@ -259,7 +259,7 @@ def tune(
 ) -> Study:
     """Tune a method's hyperparameters on a problem and return the finished study.
 
-    space       what is tuned; by default the hyperparameters of the method (the paper's space) and of the model
+    space       what is tuned; by default the hyperparameters of the method and of the model
     fedex       None: every arm has one client configuration, which only the schedule tunes; ``tuner=`` replaces FedEx
     schedule    by default the paper's successive halving, with 2000 rounds
     cohort      clients per round; ``cohorts="shared"`` gives all arms the same clients in the same round
