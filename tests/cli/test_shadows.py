@@ -57,8 +57,7 @@ def test_modules_that_are_named_are_searched_for(here, fedtuner, named):
 @pytest.mark.slow  # a preset is run in a process of its own, twice
 @pytest.mark.parametrize("command", [[str(toys.FEDTUNER)], [sys.executable, "-m", "fedtuner"]], ids=["script", "-m"])
 def test_a_preset_runs_beside_files_that_are_called_like_packages(here, command):
-    done = subprocess.run(
-        [*command, "run", "digits", *TINY], capture_output=True, text=True, env=toys.environment(), check=False
-    )
+    words = [*command, "run", "digits", "--store", "s", *TINY]
+    done = subprocess.run(words, capture_output=True, text=True, env=toys.environment(), check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert Path("runs/digits-seed0/journal.jsonl").is_file()
+    assert Path("s/journal.jsonl").is_file()
