@@ -1,5 +1,6 @@
 """LEAF's JSON: read as json.loads reads it; mistakes name the client; fast, in little memory."""
 
+import io
 import json
 import subprocess
 import sys
@@ -243,3 +244,37 @@ def test_conversion_is_fast_and_needs_little_memory(tmp_path):
     done = subprocess.run([sys.executable, "-c", MEASURED, str(tmp_path)], capture_output=True, text=True, check=True)
     assert megabytes / (time.perf_counter() - start) > 20
     assert float(done.stdout) < 90  # 38 of them are Python and NumPy
+
+
+# Nesting: outside of texts alone, wherever a chunk ends.
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1 << 16])
+@pytest.mark.parametrize(
+    ("text", "deep"),
+    [
+        ("[" * 100 + "]" * 100 + "[" * 100, False),
+        ("[" * 101, True),
+        ('{"a":[' * 51, True),
+        ("[1," * 101, True),
+        ('"' + "[" * 500 + '"', False),
+        ('"\\"' + "[" * 500 + '"', False),
+        ('"\\\\"' + "[" * 500, True),
+        ('"a\\\\\\"' + "[" * 500 + '"', False),
+    ],
+)
+def test_lists_that_are_nested_too_deeply_are_refused(text, deep, size):
+    file = leaf._Shallow(io.BytesIO(text.encode()), "all.json")
+    chunks = iter(lambda: file.read(size), b"")
+    if deep:
+        with pytest.raises(SpecError, match=r"all\.json is not LEAF's JSON: its lists are nested more than 100 deep"):
+            list(chunks)
+    else:
+        assert b"".join(chunks) == text.encode()
+
+
+@pytest.mark.parametrize("text", ['{"users": ' + "[" * 200_000, '{"users": [' + "9" * 5000 + "]}", "9" * 5000])
+def test_json_that_would_end_the_process(tmp_path, text):
+    (tmp_path / "all.json").write_text(text)
+    with pytest.raises(SpecError, match=r"all\.json is not LEAF's JSON"):
+        list(leaf.read(tmp_path / "all.json"))

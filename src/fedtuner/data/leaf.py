@@ -7,9 +7,10 @@ it as a stream, with the examples of one client in memory.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -18,6 +19,10 @@ from fedtuner.data import binary, checks, lazy, places
 from fedtuner.data.lazy import Array
 from fedtuner.data.partition import Clients, Id, check_order
 from fedtuner.errors import FAILURES, SpecError, brief, one_line
+
+_DEEPEST = 100
+_ESCAPED = re.compile(rb"\\.", re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 Encode = Callable[[list[Any], list[Any]], tuple[Array, Array]]
 
@@ -114,11 +119,12 @@ def read(path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
     counts: dict[str, int] = {}
     with path.open("rb") as file:
         try:
-            users = next(ijson.items(file, "users"), None)
+            # Floats, not Decimals; and of whole numbers with more than 4300 digits ijson would die.
+            users = next(ijson.items(_Shallow(file, path.name), "users", use_float=True), None)
             file.seek(0)
-            stated = next(ijson.items(file, "num_samples"), None)
+            stated = next(ijson.items(_Shallow(file, path.name), "num_samples", use_float=True), None)
             file.seek(0)
-            for user, data in ijson.kvitems(file, "user_data", use_float=True):  # floats, not Decimals
+            for user, data in ijson.kvitems(_Shallow(file, path.name), "user_data", use_float=True):
                 x, y = _examples(f"client {brief(user)} in {path.name}", data)
                 counts[user] = len(y)
                 yield user, x, y
@@ -129,6 +135,29 @@ def read(path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
     if not counts and users is None:
         raise SpecError(f"{path.name} is not LEAF's JSON: no clients in its {path.stat().st_size:,} bytes")
     _compare(path, counts, users, stated)
+
+
+class _Shallow:
+    """A file of JSON that is refused where lists are nested too deeply: ijson's memory grows with the square of it."""
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self._file, self._name = file, name
+        self._depth, self._in_text, self._escaped = 0, 0, False  # at the end of what was read
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes."""
+        data = self._file.read(size)
+        read = data[1:] if self._escaped else data
+        self._escaped = (len(read) - len(read.rstrip(b"\\"))) % 2 == 1 if data else self._escaped
+        parts = _ESCAPED.sub(b"", read).split(b'"')  # in turn outside of texts and inside
+        brackets = b"".join(parts[self._in_text :: 2]).translate(None, _NO_BRACKETS)
+        self._in_text ^= (len(parts) - 1) % 2
+        opened = np.isin(np.frombuffer(brackets, np.uint8), list(b"[{"))
+        depths = self._depth + np.cumsum(np.where(opened, 1, -1))
+        if depths.max(initial=0) > _DEEPEST:
+            raise SpecError(f"{self._name} is not LEAF's JSON: its lists are nested more than {_DEEPEST} deep")
+        self._depth = int(depths[-1]) if len(depths) else self._depth
+        return data
 
 
 def _examples(what: str, data: Any) -> tuple[list[Any], list[Any]]:
