@@ -19,7 +19,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from fedtuner.errors import FAILURES, FedtunerError, SpecError, brief, one_line, suggest
+from fedtuner.errors import FAILURES, FedtunerError, SpecError, brief, named, one_line, suggest
 
 Table = Mapping[str, Any]
 
@@ -91,7 +91,9 @@ def read(kinds: Mapping[str, Any], given: Mapping[str, Any], name: str, default:
     known = parameters(cls)
     for key in settings:
         if key not in known and key not in others:
-            raise SpecError(f"no setting {name}.{key} in {kind}{suggest(key, [*known, 'kind'])}")
+            raise SpecError(
+                f"no setting {named(f'{name}.{key}', 80)} in {named(kind, 80)}{suggest(key, [*known, 'kind'])}"
+            )
     return make(cls, {key: value for key, value in settings.items() if key in known}, name)
 
 
@@ -100,7 +102,7 @@ def make(cls: Any, settings: Mapping[str, Any], name: str) -> Any:
     known = parameters(cls)
     for key in settings:
         if key not in known:
-            raise SpecError(f"no setting {name}.{key}{suggest(key, known)}")
+            raise SpecError(f"no setting {named(f'{name}.{key}', 80)}{suggest(key, known)}")
     for key in _needed(cls):
         if key not in settings:
             raise SpecError(f"{name}.{key} is missing, and has no default")

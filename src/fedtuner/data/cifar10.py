@@ -9,7 +9,6 @@ fifth of the training images is for validation, too, and a device has 80 of the 
 from __future__ import annotations
 
 import pickle
-import zipfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,7 +18,7 @@ from fedtuner.core.federation import SPLITS
 from fedtuner.data import checks, places
 from fedtuner.data.lazy import Array
 from fedtuner.data.partition import Clients, dirichlet, iid
-from fedtuner.errors import SpecError
+from fedtuner.errors import SpecError, one_line
 from fedtuner.federations import Client
 from fedtuner.rng import stream
 
@@ -73,12 +72,12 @@ def read(folder: Path) -> tuple[Array, Array, Array]:
     if not path.exists():
         raise SpecError(places.absent("cifar10"))
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             x = np.concatenate([file["x_train"], file["x_test"]])
             y = np.concatenate([file["y_train"], file["y_test"]])
             tested = np.arange(len(x)) >= len(file["x_train"])
-    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise SpecError(f"{path} cannot be read: {error}") from error
+    except Exception as error:  # a damaged file may raise anything
+        raise SpecError(f"{path} cannot be read ({one_line(str(error), 150)}): place another one there") from error
     checks.examples(str(path), x, y, (32, 32, 3), 10)
     return x, y, tested
 
@@ -105,7 +104,8 @@ def _batch(path: Path) -> tuple[Array, Array]:
         rows, y = np.asarray(batch[b"data"]), np.asarray(batch[b"labels"], np.uint8)
         x = np.ascontiguousarray(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
     except Exception as error:  # a damaged pickle may raise anything
-        raise SpecError(f"{path} cannot be read as a batch of CIFAR-10: {type(error).__name__}: {error}") from error
+        why = one_line(f"{type(error).__name__}: {error}", 150)
+        raise SpecError(f"{path} cannot be read as a batch of CIFAR-10: {why}") from error
     checks.examples(str(path), x, y, (32, 32, 3), 10)
     return x, y
 

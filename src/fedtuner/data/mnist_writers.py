@@ -6,7 +6,6 @@ handwriting and hardly in their shares of the labels; with ``by="chance"`` they 
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -39,12 +38,15 @@ def clients(
         raise SpecError(f"by = {brief(by)}, but must be 'writer' or 'chance'")
     path = (folder or places.find("mnist_by_writer")) / "mnist_by_writer.npz"
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             images, labels, writers, tested = (file[k] for k in ("images", "labels", "writers", "mnist_test"))
-    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            if writers.shape != tested.shape or not len(images) == len(labels) == len(writers) > 0:
+                raise ValueError("its arrays are of several lengths, or empty")
+            changes = np.diff(writers.astype(np.int64)) != 0
+    except Exception as error:  # a damaged file may raise anything
         raise SpecError(f"{path} cannot be read ({one_line(str(error), 100)}): place another one there") from error
     # The rows are sorted by (part, writer), so each writer is one slice.
-    starts = np.flatnonzero(np.r_[True, np.diff(writers.astype(np.int64)) != 0])
+    starts = np.flatnonzero(np.r_[True, changes])
     slices = [slice(a, b) for a, b in zip(starts, [*starts[1:], len(writers)], strict=True)]
     if part != "both":
         slices = [s for s in slices if tested[s.start] == (part == "test")]

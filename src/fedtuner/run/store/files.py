@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fedtuner.errors import StoreError
+from fedtuner.errors import StoreError, one_line
 
 
 class Files:
@@ -95,8 +95,8 @@ def read_json(path: Path) -> Any:
     """Return a JSON file's content, or raise a clear error."""
     try:
         return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise StoreError(f"cannot read {path}: {error}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise StoreError(f"cannot read {path}: {one_line(str(error), 150)}") from error
 
 
 def check_room(path: Path, room: int) -> None:
