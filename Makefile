@@ -7,14 +7,17 @@ PFL := .venv-pfl
 # Two processes, a file of tests in one of them; the files in their order, so that Flower's networks wait while the rest
 # computes.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+# Inputs of each kind that make fuzz tries.
+FUZZ ?= 2000
 # The commit whose bits are to stay.
 BASE := 6e8a5d8
 
-.PHONY: help setup demo test quick check bits wheel flower-simulation pfl clean
+.PHONY: help setup demo test quick fuzz check bits wheel flower-simulation pfl clean
 help:
 	@echo "make demo   set up, then tune a federated model on embedded real data"
 	@echo "make test   set up, then run all tests"
 	@echo "make quick  the tests without the slow ones"
+	@echo "make fuzz   files and messages by chance, FUZZ=$(FUZZ) of each kind: some minutes"
 	@echo "make check  ruff and mypy --strict"
 	@echo "make bits   small studies of all kinds on this tree and on commit $(BASE): are the bits the same?"
 	@echo "make wheel  build the wheel, install it in a fresh environment and run a study from it"
@@ -39,6 +42,10 @@ test: setup $(SIMULATION)/.ready $(PFL)/.ready
 
 quick: setup
 	@$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
+
+# make test tries a few of them.
+fuzz: setup
+	@FUZZ=$(FUZZ) $(BIN)/python -m pytest $(PARALLEL) tests/inputs/test_fuzzed_files.py tests/flower/test_attacks.py -k "test_any or fuzzed"
 
 check: setup
 	@$(BIN)/ruff check .

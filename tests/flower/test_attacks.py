@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -340,6 +341,8 @@ def test_honest_devices_are_not_touched():
 
 # Fuzzing
 
+FUZZ = int(os.environ.get("FUZZ", "300"))  # more by ``make fuzz``
+
 texts = st.text(max_size=8)
 scalars = st.integers(-(2**63), 2**63 - 1) | st.floats()
 metric_values = scalars | st.lists(st.floats(), max_size=3) | st.lists(st.integers(-5, 5), max_size=3)
@@ -389,7 +392,7 @@ READERS = [
 ]
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=FUZZ, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(replies, st.sampled_from(READERS))
 def test_any_reply_is_a_report_or_malformed(content, reads):
     read = outcome(reads.read, RecordDict(content), job())
@@ -418,7 +421,7 @@ honest = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=FUZZ, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(["fedtuner", "x"]), (abouts | honest).map(ConfigRecord) | records, max_size=2))
 def test_any_handshake_is_an_id_or_malformed(content):
     grid = MemoryGrid()  # sets up what messages need

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from samples import FIGURES, RESULT, SUITE
 
 import toys
 
@@ -27,13 +28,6 @@ def none():
 def odd():
     return ft.Simulation(toys.Softmax(), [ft.Client("a", 3, None)])
 """
-RESULT = {
-    "labels": {"a": "x"}, "seed": 0, "problem": {"name": "toy"}, "target": "global",
-    "test": {"global": 0.5, "personalized": 0.5}, "rounds": 9, "trainings": 27, "arms": 1, "diverged": [], "broken": 0,
-    "dropped": 0,
-}  # fmt: skip
-FIGURES = {"suite": {"figures": [{"kind": "sweep", "x": "a"}]}}
-SUITE = '[base]\nproblem = "toys:problem"\ncohort = 3\n[axes.a.x]\nmethod = "fedavg"\n'
 
 
 @pytest.fixture(scope="session")
