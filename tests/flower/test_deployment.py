@@ -15,11 +15,13 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedtuner[flower]'")
 
+from attacker import Attacker
 from deployed import CLIENTS, TOY, check, outcome, records, tune
+from memory_grid import MemoryGrid
 from network import Network, free_port
 
 import fedtuner as ft
-from toys import Softmax
+from toys import Softmax, remembering
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower-network")]
 
@@ -41,6 +43,8 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Network
         tls.wait_for_nodes()
         tls.start_printed("run")
         tls.launch(TOY, "toy", store=str(folders[1] / "toy"), arms=1, evaluate=False)
+        attack = {"attack": True, "arms": 1, "cohort": 2, "least": 2, "evaluate": False}
+        tls.launch(TOY, "attacked", store=str(folders[1] / "attacked"), **attack)
         yield insecure, tls
 
 
@@ -113,8 +117,35 @@ def test_over_tls_theta_scores_and_weights_equal_those_of_a_simulation(tls: Netw
     assert outcome(tls.folder / "toy") == simulated(tmp_path / "here", arms=1, evaluate=False)
 
 
+def test_the_worst_attacks_on_a_real_superlink(tls: Network, tmp_path: Path) -> None:
+    """Bytes of a zip file and a greeting of 5000 digits had ended the server; 3e38 with the best loss had won."""
+    tls.finish("attacked")
+    store = tls.folder / "attacked"
+    assert [(r.clients, r.dropped, r.bounded) for r in records(store)] == [(2, 1, 0), (2, 1, 1)]
+    assert [r.unusable for r in records(store)] == [("phone1",)] * 2
+    lines = [json.loads(line) for line in (store / "log.jsonl").read_text().splitlines()]
+    found = [(line["kind"], line["client"]) for line in lines]
+    assert found == [("refused", None), ("malformed", "phone1"), ("screened", "phone1")]
+    for line, why in zip(lines, ["id has 5000 characters", "cannot be read: it is a NpzFile", "-1e+308"], strict=True):
+        assert why in line["text"]
+        assert len(line["text"]) < 500
+    grid = attacked_grid()
+    fleet = ft.flower.Fleet(grid, Softmax(), least=2, clock=grid.clock)
+    tune(fleet, 1, 2, tmp_path / "here")
+    assert outcome(store) == outcome(tmp_path / "here")
+
+
+def attacked_grid() -> MemoryGrid:
+    """The same devices in this process."""
+    grid = MemoryGrid()
+    for n, client in enumerate(CLIENTS):
+        app = ft.flower.client_app(Softmax(), lambda context, c=client: c, method=remembering)
+        grid.contexts[grid.add(Attacker(app), partition=n)].run_config["attack"] = True
+    return grid
+
+
 def test_neither_sklearn_nor_numpy_apps_import_torch(tls: Network) -> None:
-    for name in ("run", "toy"):
+    for name in ("run", "toy", "attacked"):
         tls.finish(name)
     assert not tls.imported_torch()  # the test of the quickstart shows that it would be seen
 

@@ -1,5 +1,6 @@
 """A client of the toy problem."""
 
+from attacker import Attacker
 from deployed import CLIENTS
 from flwr.app import Context
 
@@ -11,4 +12,4 @@ def data(context: Context) -> ft.Client:
     return CLIENTS[int(context.node_config["partition-id"])]
 
 
-app = ft.flower.client_app(Softmax(), data, method=remembering)
+app = Attacker(ft.flower.client_app(Softmax(), data, method=remembering))  # an honest one, unless its run says so
