@@ -1,0 +1,159 @@
+"""What a fleet's screens do to honest clients, and to attacks, on scikit-learn's digits: test errors over some seeds.
+
+    python scripts/screens.py [--seeds N] [--theta]
+
+Simulations, with the screens that a ``Fleet`` has by default and without. An attack is a screen before them that
+changes the reports of three of the 56 clients. Federations: by writer, and dealt by label from a Dirichlet distribution
+(0.1), in which clients differ far more in their labels and in their size.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import fedtuner as ft
+from fedtuner.core.records import Plan, Report, Tried
+from fedtuner.core.screens import Norm, Values, Weights
+from fedtuner.core.tally import mean_metrics
+from fedtuner.data import digits, partition
+from fedtuner.problems.digits import problem
+
+LIARS = frozenset((5, 25, 45))
+SCHEDULE = ft.halving(budget=60, longest=30, eta=3, eliminations=1)
+SPACE = ft.Space(client={"lr": ft.Float(0.01, 1, log=True), "batch": ft.PowerOfTwo(8, 32), "epochs": ft.Int(1, 3)})
+
+
+def by_label() -> ft.Simulation:
+    """Return the digits of 56 clients that have few labels each, and very different numbers of examples."""
+    whole = [part for c in digits.clients() for part in (c.train, c.valid, c.test)]
+    x, y = (np.concatenate([part[n] for part in whole]) for n in (0, 1))
+    rows = partition.dirichlet(y, 56, 0.1)
+    clients = [partition.split(i, x[r], y[r]) for i, r in enumerate(rows) if len(r) >= 5]
+    return ft.Simulation(problem().model, clients, "digits-by-label")
+
+
+@dataclass(frozen=True)
+class Attack:
+    """Changes the reports of the liars."""
+
+    kind: str
+
+    def __call__(self, plan: Plan, reports: Any) -> list[Report | None]:
+        """Return the reports, those of the liars changed."""
+        lie = LIES[self.kind]
+        return [lie(r) if r is not None and r.client in LIARS else r for r in reports]
+
+
+def values(report: Report, **changed: float) -> Report:
+    """Return a report with other values before and after."""
+    tried = [Tried(t.label, replace(t.before, **changed), replace(t.after, **changed)) for t in report.tried]
+    return replace(report, tried=tuple(tried))
+
+
+def weight(report: Report, n: int) -> Report:
+    """Return a report with other numbers of examples."""
+    return replace(values(report, count=n), examples=n)
+
+
+def control(report: Report, times: float) -> Report:
+    """Return a report whose control variate is so many times as long."""
+    longer = [
+        {name: np.float32(times) * v if name == "control" else v for name, v in vectors.items()}
+        for vectors in (report.extra, report.memory)
+    ]
+    return replace(report, extra=longer[0], memory=longer[1])
+
+
+def steer(report: Report) -> Report:
+    """Return a report of 10^9 examples by which candidate 3 is the best and all others are the worst."""
+    found = float(report.tried[0].label != 3)
+    return values(weight(report, 10**9), loss=found, error=found)
+
+
+LIES: dict[str, Callable[[Report], Report]] = {
+    "theta": steer,
+    "the update is 3e38": lambda r: replace(r, change=np.full_like(r.change, 3e38)),
+    "the update is -100 times the true one": lambda r: replace(r, change=-100 * r.change),
+    "the loss is -1e308, the error -1": lambda r: values(r, loss=-1e308, error=-1.0),
+    "the loss is 1e308": lambda r: values(r, loss=1e308),
+    "10^9 examples, and the update reversed": lambda r: replace(weight(r, 10**9), change=-r.change),
+    "10^9 examples, and the error 0": lambda r: values(weight(r, 10**9), error=0.0),
+    "the control variate is 10^9 times the true one": partial(control, times=1e9),
+    "the control variate is 1000 times the true one": partial(control, times=1e3),
+}
+
+
+def study(where: ft.Simulation, method: Any, attack: str | None, screened: bool, seed: int) -> tuple[float, int, int]:
+    """Return the test error of the winner's model, and how many reports of how many the screens have touched."""
+    screens: tuple[Any, ...] = (Attack(attack),) if attack else ()
+    if screened:
+        screens += (Values(), Weights(), Norm(trainable=where.model.trainable))
+    made = ft.tune(
+        where, SPACE, method=method, fedex=ft.FedEx(k=5), schedule=SCHEDULE, target="global", seed=seed,
+        screens=screens, workers=1, progress=False,
+    )  # fmt: skip
+    measured = [where.model.evaluate(made.best.model, where.data(i, "test"), {}) for i in where.present()]  # type: ignore[attr-defined]
+    touched = sum(r.bounded for r in made.history)
+    return mean_metrics(measured).error, touched, sum(r.clients for r in made.history)
+
+
+def steered(screens: tuple[Any, ...], seed: int) -> bool:
+    """Return whether theta's mode is the liar's choice, where one of ten clients lies in each of twenty rounds."""
+    few = ft.Simulation(problem().model, digits.clients()[:10], "ten")
+    once = ft.random_search(budget=20, longest=20)
+    made = ft.tune(
+        few, SPACE, fedex=ft.FedEx(k=6, eps=1.0), schedule=once, cohort=10, seed=seed, screens=screens, workers=1,
+        progress=False,
+    )  # fmt: skip
+    return made.history[-1].mode == 3
+
+
+def print_steered(seeds: range) -> None:
+    """Print in how many seeds one liar chooses theta's mode."""
+    n = problem().model.trainable
+    for name, screens in {
+        "nobody lies": (),
+        "no screens": (Attack("theta"),),
+        "the default screens": (Attack("theta"), Values(), Weights(), Norm(trainable=n)),
+        "Weights(most=1): all clients weigh the same": (Attack("theta"), Values(), Weights(1), Norm(trainable=n)),
+    }.items():
+        print(f"- {name}: {sum(steered(screens, seed) for seed in seeds)} of {len(seeds)} seeds", flush=True)
+
+
+def main() -> None:
+    """Print how often theta is steered, or the table of errors."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--theta", action="store_true", help="how often a lying |V| chooses theta's mode")
+    given = parser.parse_args()
+    seeds = range(given.seeds)
+    if given.theta:
+        print_steered(seeds)
+    else:
+        print_errors(seeds)
+
+
+def print_errors(seeds: range) -> None:
+    """Print the table of errors."""
+    places = {"writer": problem(), "label": by_label()}
+    methods = {"fedavg": ft.methods.fedavg, "scaffold": ft.methods.scaffold}
+    rows: list[tuple[str, str, str | None]] = [(p, m, None) for p in places for m in methods]
+    for name in [name for name in LIES if name != "theta"]:
+        rows.append(("writer", "scaffold" if "control" in name else "fedavg", name))
+    print("| clients by | method | attack | without screens | with screens | touched |\n|---|---|---|---|---|---|")
+    for place, method, attack in rows:
+        run = partial(study, places[place], methods[method], attack)
+        without, with_ = ([run(screened, seed) for seed in seeds] for screened in (False, True))
+        touched, asked = (sum(found[n] for found in with_) for n in (1, 2))
+        means = " | ".join(f"{100 * np.mean([e for e, _, _ in runs]):.1f} %" for runs in (without, with_))
+        print(f"| {place} | {method} | {attack or 'none'} | {means} | {touched} of {asked} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
