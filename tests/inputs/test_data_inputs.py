@@ -215,6 +215,7 @@ LEAF = [
     ("two-shapes", {"users": ["a", "b"], "num_samples": [3, 3], "user_data":
      {"a": {"x": [ROW] * 3, "y": [0, 1, 0]}, "b": {"x": [[1.0]] * 3, "y": [0, 1, 0]}}}, r"client 'b'.*: examples have shape \(1,\), but"),
     ("empty-clients", user([], []), r"no clients with examples"),
+    ("count-a-long-text", b'{"users": ["a"], "num_samples": ["' + b"9" * 5000 + b'"], "user_data": {"a": {"x": [1], "y": [0]}}}', r"client 'a' in all.json: num_samples says '9+ ?\.\.\., but user_data has 1"),
     ("deep", b'{"users": ' + b"[" * 20000 + b"]" * 20000 + b"}", r"all.json is not LEAF's JSON: its lists are nested more than 100 deep"),
     ("deep-x", b'{"user_data": {"a": {"x": ' + b"[" * 2000 + b"]" * 2000 + b', "y": [0]}}}', r"client 'a'|is not LEAF's JSON"),
     ("client-twice", b'{"user_data": {"a": {"x": [[1.0]], "y": [0]}, "a": {"x": [[1.0]], "y": [0]}}}', r"two clients have the id 'a'"),

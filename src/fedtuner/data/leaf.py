@@ -179,6 +179,6 @@ def _compare(path: Path, counts: Mapping[str, int], users: list[str] | None, sta
     for user in {**said, **counts}:
         if said.get(user) != counts.get(user):
             raise SpecError(
-                f"client {brief(user)} in {path.name}: num_samples says {said.get(user, 'nothing')}, but user_data has "
-                f"{counts.get(user, 'nothing')}"
+                f"client {brief(user)} in {path.name}: num_samples says "
+                f"{brief(said[user]) if user in said else 'nothing'}, but user_data has {counts.get(user, 'nothing')}"
             )

@@ -26,7 +26,7 @@ from fedtuner.core.memory import blobs_of
 from fedtuner.core.model import Vectors
 from fedtuner.core.records import Key, State
 from fedtuner.core.store import Begun, Done, Event, Note, Started
-from fedtuner.errors import StoreError
+from fedtuner.errors import StoreError, one_line
 from fedtuner.run.store.files import Files, check_room, disk_errors, exists
 from fedtuner.run.store.lines import decode, encode
 from fedtuner.run.store.lock import Lock
@@ -98,7 +98,8 @@ class Folder:
                 raise ValueError("its checksum is another")
             return unpack(data)
         except Exception as error:
-            raise StoreError(f"{path} is missing or damaged ({error}): restore it, or use another store") from error
+            why = one_line(str(error), 150)
+            raise StoreError(f"{path} is missing or damaged ({why}): restore it, or use another store") from error
 
     def has(self, key: Key) -> bool:
         """Return whether a state's file is there."""
