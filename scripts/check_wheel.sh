@@ -11,5 +11,5 @@ trap 'rm -rf "$folder"' EXIT
 cd "$folder"
 venv/bin/python -c "import fedtuner, pathlib; assert 'site-packages' in fedtuner.__file__, fedtuner.__file__"
 venv/bin/fedtuner run digits --quiet --set schedule.budget=60 --set schedule.longest=15 --set schedule.eliminations=2
-venv/bin/python -m fedtuner show runs/digits-seed0 > /dev/null
+venv/bin/python -m fedtuner show runs/digits-fedavg-seed0 > /dev/null
 echo "$(basename "$wheel") installs in a fresh environment and runs."
