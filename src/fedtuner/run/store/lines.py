@@ -12,11 +12,12 @@ from typing import Any
 from fedtuner.core.records import Arm, Record, Row
 from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Evaluation, Event, Joined, Started, Won
 from fedtuner.errors import StoreError, brief, one_line
-from fedtuner.run.store.shapes import SHAPES
+from fedtuner.run.store.shapes import SHAPES, is_count
 from fedtuner.tables import misfit, plain
 
 FORMAT = 2  # of the store
 _NAMED = 10  # damaged lines in an error
+_COUNTS = tuple(f.name for f in fields(Record) if f.type == "int")
 _FLOATS = tuple(f.name for f in fields(Record) if f.type == "float")
 
 
@@ -124,12 +125,15 @@ def _begun(entry: dict[str, Any]) -> Begun:
 
 def _done(entry: dict[str, Any]) -> Done:
     values = entry["record"]
+    for key in _COUNTS:
+        if not is_count(values[key]):
+            raise ValueError(f"{key} is {brief(values[key])}")
     for key in _FLOATS:
         values[key] = float(values[key])
     rows = tuple(Row(*row[:4], *map(float, row[4:])) for row in values.pop("rows"))
     unusable = tuple(values.pop("unusable", ()))
     record, candidates = Record(**values, rows=rows, unusable=unusable), tuple(entry.get("candidates", ()))
-    return Done(record, tuple(entry["belief"]), entry["state"], entry["ended"], candidates)
+    return Done(record, tuple(map(float, entry["belief"])), entry["state"], entry["ended"], candidates)
 
 
 def _arm(entry: dict[str, Any]) -> Arm:
