@@ -17,9 +17,10 @@ def server_of(**table):
 
 
 @pytest.mark.parametrize("method", BY_SGD, ids=lambda method: method.name)
-def test_no_effective_step_is_beyond_two(method):
+def test_effective_steps_are_from_a_half_to_two(method):
     space = default_space(method, {}).server
     assert max(space["lr"].ends()) / (1 - max(space["momentum"].ends())) <= 2
+    assert min(space["lr"].ends()) / (1 - min(space["momentum"].ends())) >= 0.5
     assert all(hyper.default in space[name] for name, hyper in method.server.items() if name in ("lr", "momentum"))
 
 

@@ -14,8 +14,8 @@ from fedtuner.core.model import Hyper, Vector, Vectors
 from fedtuner.core.records import Tally
 from fedtuner.space import PAPER_SERVER, Config, Float
 
-HYPERS = {  # ranges of effective steps lr / (1 - momentum) up to 2; the paper's own are wider (paper_ranges.py)
-    "lr": Hyper(Float(0.1, 1.0, log=True), 1.0, low=0.0, about="server learning rate; 1 takes the mean of the clients"),
+HYPERS = {  # effective steps lr / (1 - momentum) from 1/2 to 2; the paper's ranges are wider (paper_ranges.py)
+    "lr": Hyper(Float(0.5, 1.0, log=True), 1.0, low=0.0, about="server learning rate; 1 takes the mean of the clients"),
     "momentum": Hyper(Float(0.0, 0.5), 0.0, low=0.0, high=1.0, about="momentum of the server; adam's beta1"),
     "gamma": Hyper(PAPER_SERVER["gamma"], 1.0, low=0.0, high=1.0, about="decay of the learning rate per round"),
 }
