@@ -92,7 +92,7 @@ def test_the_history_is_tidy_and_in_order(name):
     for arm, met in by_arm.items():
         begun = (study.journal.arms[arm].parent or (0, 0))[1]
         assert met == list(range(begun + 1, rounds(study, arm) + 1))
-    flat = [{k: v for k, v in vars(r).items() if k != "rows"} for r in history]
+    flat = [{k: v for k, v in vars(r).items() if k not in ("rows", "unusable")} for r in history]
     assert all(isinstance(v, (int, float)) for row in flat for v in row.values())
     assert all(row.keys() == flat[0].keys() for row in flat)
 
