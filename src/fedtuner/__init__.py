@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from fedtuner.core.model import Metrics
     from fedtuner.errors import FedtunerError, Interrupted
     from fedtuner.federations import Client, Outside, Simulation
+    from fedtuner.run.auto import auto
+    from fedtuner.run.paper import paper
     from fedtuner.run.study import Study, prepare, tune, untuned
     from fedtuner.schedules import halving, hyperband, random_search
     from fedtuner.space import Choice, Float, Int, OneMinus, PowerOfTwo, Space
@@ -26,7 +28,7 @@ __all__ = [
     # problems
     "Client", "Simulation", "Outside", "Metrics",
     # tuning
-    "tune", "prepare", "untuned", "Study", "FedEx", "halving", "random_search", "hyperband",
+    "tune", "prepare", "untuned", "auto", "paper", "Study", "FedEx", "halving", "random_search", "hyperband",
     # errors
     "FedtunerError", "Interrupted",
     # modules
@@ -38,6 +40,8 @@ _FROM = {
     "space": ("Space", "Float", "Int", "PowerOfTwo", "Choice", "OneMinus"),
     "federations": ("Client", "Simulation", "Outside"),
     "core.model": ("Metrics",),
+    "run.auto": ("auto",),
+    "run.paper": ("paper",),
     "run.study": ("tune", "prepare", "untuned", "Study"),
     "tuners": ("FedEx", "fedex"),
     "schedules": ("halving", "random_search", "hyperband"),

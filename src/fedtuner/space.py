@@ -32,6 +32,10 @@ class Domain(Protocol):
         """Return a draw from the eps-neighbourhood of ``centre``."""
         ...
 
+    def at(self, u: float) -> Value:
+        """Return the value at the part u of the range, 0 <= u <= 1, in the sampling scale: a uniform u is a draw."""
+        ...
+
     def __contains__(self, value: object) -> bool: ...
 
     def ends(self) -> tuple[Value, ...]:
@@ -99,7 +103,17 @@ class Float:
         if eps == 0:
             return float(centre)
         low, high = max(a, c - reach), min(b, c + reach)
-        return float(min(max(back(low + (high - low) * u), self.low), self.high))  # exp(log(x)) may round past the end
+        return self._inside(back(low + (high - low) * u))
+
+    def at(self, u: float) -> float:
+        """Return the value at a part of the range."""
+        if not self.log:
+            return self._inside(self.low + (self.high - self.low) * u)
+        low, high = math.log(self.low), math.log(self.high)
+        return self._inside(math.exp(low + (high - low) * u))
+
+    def _inside(self, value: float) -> float:
+        return float(min(max(value, self.low), self.high))  # exp(log(x)) may round past the end
 
     def __contains__(self, value: object) -> bool:
         return is_number(value) and self.low <= value <= self.high  # type: ignore[operator]
@@ -117,6 +131,11 @@ def _near_integer(centre: int, low: int, high: int, eps: float, rng: Generator) 
     """Return a uniform draw from {c - floor((b-a) eps), ..., c + ceil((b-a) eps)}, within {a, ..., b}."""
     reach = round((high - low) * min(eps, 1.0), 9)  # 100 * 0.07 is 7, not 7.000000000000001
     return int(rng.integers(max(low, centre - math.floor(reach)), min(high, centre + math.ceil(reach)), endpoint=True))
+
+
+def _share(low: int, high: int, u: float) -> int:
+    """Return the whole number from low to high that the part u of [0, 1] belongs to; all have equal shares."""
+    return min(low + int(u * (high - low + 1)), high)
 
 
 @dataclass(frozen=True)
@@ -139,9 +158,18 @@ class Int:
         """Return a uniform draw from the paper's discrete neighbourhood, within the range."""
         if not self.log:
             return _near_integer(int(centre), self.low, self.high, eps, rng)
-        # Each whole number owns the half-open unit around it, so that both ends get their full share.
-        unit = Float(self.low - 0.5, self.high + 0.5, log=True)
-        return int(min(max(round(unit.near(centre, eps, rng)), self.low), self.high))
+        return self._rounded(self._units().near(centre, eps, rng))
+
+    def at(self, u: float) -> int:
+        """Return the value at a part of the range."""
+        return self._rounded(self._units().at(u)) if self.log else _share(self.low, self.high, u)
+
+    def _units(self) -> Float:
+        """Return the real range in which each whole number owns the unit around it: both ends get their full share."""
+        return Float(self.low - 0.5, self.high + 0.5, log=True)
+
+    def _rounded(self, value: float) -> int:
+        return int(min(max(round(value), self.low), self.high))
 
     def __contains__(self, value: object) -> bool:
         return is_number(value) and value == int(value) and self.low <= value <= self.high  # type: ignore
@@ -178,6 +206,10 @@ class PowerOfTwo:
         """Return two to an exponent from the paper's discrete neighbourhood of the centre's."""
         low, high, c = (int(n).bit_length() - 1 for n in (self.low, self.high, centre))
         return int(2 ** _near_integer(c, low, high, eps, rng))
+
+    def at(self, u: float) -> int:
+        """Return the value at a part of the range of exponents."""
+        return int(2 ** _share(int(self.low).bit_length() - 1, int(self.high).bit_length() - 1, u))
 
     def __contains__(self, value: object) -> bool:
         return (
@@ -222,6 +254,10 @@ class Choice:
         redraw, fresh = rng.random() < eps, self.draw(rng)
         return fresh if redraw else centre
 
+    def at(self, u: float) -> Value:
+        """Return the value that a part of [0, 1] belongs to."""
+        return self.values[_share(0, len(self.values) - 1, u)]
+
     def __contains__(self, value: object) -> bool:
         return value in self.values
 
@@ -253,6 +289,10 @@ class OneMinus:
         inside = min(max(1.0 - float(centre), self.inner.low), self.inner.high)
         moved = self.inner.near(inside, eps, rng)
         return float(centre) if eps == 0 else 1.0 - moved
+
+    def at(self, u: float) -> float:
+        """Return one minus the value at a part of the inner range."""
+        return 1.0 - self.inner.at(1.0 - u)
 
     def __contains__(self, value: object) -> bool:
         slack = 1e-12  # 1 - (1 - x) is not x to the bit

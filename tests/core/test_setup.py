@@ -142,7 +142,7 @@ BAD = {
         r"sampler = 'tpe', but must be a sampler such as fedtuner.samplers.optuna\('tpe'\)",
     ),
     "a sampler of one's own": ({"sampler": Half()}, "sampler = .*: Half has no learns, propose, check"),
-    "no sampler": ({"sampler": None}, "sampler = None, but must be a sampler such as"),
+    "no sampler": ({"sampler": "none"}, "sampler = 'none', but must be a sampler such as"),
     "a mean's name": (
         {"combine": "median"},
         r"combine = 'median', but must be such as fedtuner.core.robust.Median\(\)",

@@ -16,7 +16,7 @@ from fedtuner import cli
 from fedtuner.errors import FedtunerError
 
 LONGEST = 400  # characters of a message
-SOON = 10.0  # seconds; all rows take milliseconds
+SOON = 60.0  # seconds; all rows take milliseconds, but the machine may be busy
 
 
 class Late(BaseException):

@@ -246,7 +246,6 @@ SETTINGS = [
     ("schedule-a-dict", lambda: study(schedule={"budget": 3}), r"schedule = .*, but must be a schedule such as fedtuner.halv"),
     ("schedule-a-number", lambda: study(schedule=2000), r"schedule = 2000, but must be a schedule"),
     ("sampler-a-text", lambda: study(sampler="tpe"), r"sampler = 'tpe', but must be a sampler such as"),
-    ("sampler-none", lambda: study(sampler=None), r"sampler = None, but must be"),
     ("sampler-optunas-own", lambda: study(sampler=object()), r"sampler = .*object.*, but must be"),
     ("sampler-a-schedule", lambda: study(sampler=ft.halving()), r"sampler = .*, but must be"),
     ("combine-a-text", lambda: study(combine="median"), r"combine = 'median', but must be such as"),

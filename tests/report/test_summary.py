@@ -80,9 +80,10 @@ def test_a_summary_says_what_the_study_says(name, tmp_path):
         "budget": study.schedule.budget, "diverged": [0, 1, 2, 3] if name == "diverging" else [],
         "stalled": [],
         "server": best.server, "client": best.client, "theta": best.theta.tolist(),
-        "candidates": list(best.candidates),
+        "candidates": list(best.candidates), "fine_tune": best.fine_tune,
     }  # fmt: skip
     assert found["rounds_used"] == study.rounds_used
+    assert found["examples_processed"] == study.examples_processed
     assert found["local_work"] == study.local_work == sum(r.trainings for r in study.history)
     assert found["evaluations"]["tuned"].keys() == {
         f"{how} {metric}" for how in ("test mode", "valid sample") for metric in ("error", "loss")

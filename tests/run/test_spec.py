@@ -202,7 +202,7 @@ BAD = {
     "problm = 'digits'": "no setting 'problm'; did you mean 'problem'?",
     "shedule.budget = 3": "no setting 'shedule'; did you mean 'schedule'?",
     "cohrot = 3": "no setting 'cohrot'; did you mean 'cohort'?",
-    "workers = 3": "no setting 'workers'; known: client, cohort, cohorts, ",
+    "workers = 3": "no setting 'workers'; known: auto, budget, client, cohort, cohorts, ",
     "schedule.bugdet = 3": "no setting schedule.bugdet in halving; did you mean 'budget'?",
     "schedule.knid = 'halving'": "no setting schedule.knid in halving; did you mean 'kind'?",
     "schedule = {kind = 'random_search', etaa = 3}": "no setting schedule.etaa in random_search",
@@ -442,9 +442,9 @@ def test_the_template_is_the_default():
     parsed = parse(spec.template())
     default = spec.Spec("digits")
     for field in dataclasses.fields(spec.Spec):
-        if field.name not in ("client", "server", "settings"):
+        if field.compare and field.name not in ("client", "server", "settings"):
             assert getattr(parsed, field.name) == getattr(default, field.name), field.name
-    assert set(parsed.settings) == set(spec._PASSED)
+    assert {*parsed.settings, "include"} == set(spec._PASSED)
     for name, value in parsed.settings.items():
         assert value == ("auto" if name == "engine" else getattr(Setup, name)), name
     usual = default_space(methods.fedavg, {})
@@ -456,7 +456,10 @@ def test_the_template_lists_every_setting():
     """Also those that are commented out, each with its default."""
     text = spec.template()
     table = tomllib.loads(text)
-    assert {*table, "tuner"} == set(spec._KNOWN)
+    assert {*table, "tuner", "auto", "budget", "include"} == set(spec._KNOWN)
+    assert "\n# budget = " in text
+    assert "\n# include = " in text
+    assert "[auto] " in text
     assert "\n[fedex]" in text
     assert "[tuner] kind = " in text
     assert set(table["schedule"]) == {"kind", "budget", "longest", "eta", "eliminations", "discount", "score"}

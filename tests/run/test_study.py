@@ -433,10 +433,13 @@ def test_clients_without_examples_are_ordinary():
 # The default to beat
 
 
-def test_untuned_is_the_default_for_as_long_as_the_longest_arm(tmp_path):
+def test_untuned_is_the_default_for_all_rounds(tmp_path):
     study = toys.tune(store=tmp_path / "s", method=ft.methods.fedavg)
     default = ft.untuned(study, progress=False)
-    assert default.rounds_used == default.best.rounds == 10
+    assert default.rounds_used == default.best.rounds == 30
+    short = ft.untuned(toys.tune(method=ft.methods.fedavg), progress=False, rounds=10)
+    assert short.history == default.history[:10]
+    assert default.evaluate("test", rounds=10) == short.evaluate("test")
     assert default.best.client == {n: h.default for n, h in ft.methods.fedavg.client.items()}
     assert default.best.server == {n: h.default for n, h in ft.methods.fedavg.server.items()}
     assert default.path == tmp_path / "s" / "untuned"

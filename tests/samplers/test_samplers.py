@@ -45,6 +45,8 @@ MEMBERS = {
     "uniform": samplers.uniform,
     "ball": samplers.Ball(),
     "a wide ball": samplers.Ball(1.0),
+    "stratified": samplers.stratified(4, {"lr": 0.1}),
+    "include": samplers.Include([], samplers.stratified(3)),
     "tpe": samplers.optuna("tpe", startup=3),
     "gp": samplers.optuna("gp", startup=3),
     "cmaes": samplers.optuna("cmaes"),

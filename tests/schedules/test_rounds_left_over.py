@@ -34,7 +34,7 @@ def test_a_larger_budget_is_never_refused_and_never_less_used(eta, eliminations)
     for longest in range(eliminations, 12):
         enough = longest + sum(eta**r - 1 for r in range(1, eliminations + 1))
         made = [
-            halving(budget, longest, eta, eliminations) for budget in range(enough, 3 * enough + 40, eliminations**2)
+            halving(budget, longest, eta, eliminations) for budget in range(enough, 3 * enough + 40, 1 + enough // 25)
         ]
         for schedule in made:
             (bracket,) = schedule.brackets

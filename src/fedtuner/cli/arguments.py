@@ -61,6 +61,7 @@ def _on_studies(commands: Any) -> None:
     run = commands.add_parser("run", help="run a study, or continue one", description="Run a study, or continue one.")
     run.add_argument("study", help="a study.toml, or a preset (fedtuner list presets)")
     run.add_argument("--store", type=place, help="the study's folder (default: runs/NAME-METHOD-seedN)")
+    run.add_argument("--budget", type=whole, help="rounds, in place of [schedule] and [fedex]: all is chosen")
     run.add_argument("--workers", type=whole, help="worker processes (default: one per core)")
     run.add_argument("--seed", type=whole, help="the seed, in place of the file's")
     run.add_argument("--engine", choices=("auto", "sequential", "batched"), help="how clients' work is done")

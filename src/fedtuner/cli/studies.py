@@ -28,6 +28,10 @@ def run(arguments: Namespace) -> None:
     for key in ("seed", "engine", "device"):
         if getattr(arguments, key) is not None:
             table[key] = getattr(arguments, key)
+    if arguments.budget is not None:
+        table = {k: v for k, v in table.items() if k not in ("schedule", "fedex", "tuner")} | {
+            "budget": arguments.budget
+        }
     parsed = spec.parse(table)
     store = arguments.store or Path("runs") / f"{name}-{parsed.method.rpartition(':')[2]}-seed{parsed.seed}"
     study = parsed.study(store, arguments.workers)
@@ -37,7 +41,11 @@ def run(arguments: Namespace) -> None:
     study.run(progress)
     study.evaluate("test")
     if arguments.baseline:
-        untuned(study, progress).evaluate("test")
+        default = untuned(study, progress)
+        default.evaluate("test")
+        default.evaluate("test", rounds=min(study.schedule.longest, study.schedule.budget))
+        for each in (study, default):  # to say whether tuning has paid, without a look at the test data
+            each.evaluate("valid")
     _print_study(store, arguments.json, kept=f"fedtuner show {store}")
 
 

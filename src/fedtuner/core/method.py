@@ -130,6 +130,7 @@ class Method:
     sums: tuple[str, ...] = ()  # those of extra that are summed instead of averaged
     memory: Mapping[str, Shape] = field(default_factory=dict)
     recount: Recount | None = None  # computes ``extra`` from |T| and what a client remembers, where that can be
+    mean_step: bool = True  # whether the server steps along the mean change itself
     plain: bool = False  # whether a ``Learner``'s own training may replace its local training
     given: frozenset[str] = (
         frozenset()

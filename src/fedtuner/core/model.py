@@ -66,6 +66,15 @@ class Part:
         return math.prod(self.shape)
 
 
+ROLES = (
+    "step",  # a step size
+    "work",  # how often a client passes over its data
+    "batch",  # examples per step
+    "momentum",  # of past steps
+    "regulariser",  # keeps w small or near to something: what it is worth shows late
+)
+
+
 @dataclass(frozen=True)
 class Hyper:
     """A hyperparameter: its default domain, its default value, and its legal values."""
@@ -77,6 +86,7 @@ class Hyper:
     whole: bool = False
     options: tuple[Value, ...] = ()  # if any, the only legal values
     about: str = ""
+    role: str = ""  # one of ROLES, if any: what ``auto`` must know of it
 
     def wrong(self, value: Value) -> str | None:
         """Return the rule that ``value`` breaks, or None."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -26,9 +26,7 @@ from fedtuner.rng import stream
 from fedtuner.space import Config, Space
 
 Score = tuple[float, float]  # the score and its tie-breaker
-Change = Callable[
-    [Space, Arm, Rng], tuple[Config, Config]
-]  # gives a child's client and server configuration from its parent's
+Change = Callable[[Space, Arm, Rng], tuple[Config, Config]]  # a child's configurations, from those of an arm
 METRICS = ("error", "loss")
 TARGETS = ("personalized", "global")
 
@@ -38,7 +36,8 @@ class Start:
     """How an arm begins: proposed by the sampler, or as a child that continues another arm's state."""
 
     parent: Key | None = None
-    change: Change | None = None  # None: the parent's configuration
+    like: int | None = None  # the arm whose configuration it has; None: the parent's
+    change: Change | None = None  # what becomes of that configuration; None: it stays
     horizon: int | None = None  # the round at which its training ends, if known
 
 
@@ -166,7 +165,10 @@ class Play:
 
 @dataclass(frozen=True)
 class Outline:
-    """What a schedule does on random scores. For most schedules only which arms survive depends on the scores."""
+    """What a schedule does on arms that learn, each to a random level.
+
+    For most schedules only which arms survive depends on the scores.
+    """
 
     groups: tuple[tuple[int, ...], ...]  # the arms started by each step
     rungs: Mapping[int, tuple[int, ...]]  # by arm: the rounds at which it is compared while it survives
@@ -182,7 +184,7 @@ class Outline:
 
 
 def outline(schedule: Schedule, *path: Any) -> Outline:
-    """Play a schedule on random scores and return what it asked for; ``path`` names the draw of the scores."""
+    """Play a schedule on arms that learn, to random levels, and return what it asked for; ``path`` names the draw."""
     known = cast(Hashable, schedule)
     try:
         return _outline(known, path)
@@ -214,14 +216,15 @@ def _outline(known: Hashable, path: tuple[Any, ...]) -> Outline:
         for arm, until in step.until.items():
             reach[arm] = max(until, reach.get(arm, 0))
             of_group.setdefault(first.get(arm, arm), {})[until] = None
-        play.tell(imagined(step.until, lambda arm, at: _draw(*path, arm, at), schedule.scoring.metric))
+        play.tell(imagined(step.until, lambda arm, at: _draw(at, *path, arm), schedule.scoring.metric))
     rungs = {arm: tuple(sorted(of_group.get(first.get(arm, arm), ()))) for arm in reach}
     cost = sum(until - begun.get(arm, 0) for arm, until in reach.items())
     return Outline(tuple(groups), rungs, reach, cost, horizons, children)
 
 
-def _draw(*path: Any) -> Score:
-    first, second = stream(0, "outline", *path).random(2)
+def _draw(at: int, *path: Any) -> Score:
+    """Return the scores of an arm that learns, to a level that is drawn."""
+    first, second = stream(0, "outline", *path).random(2) * (1 + 1 / at)
     return float(first), float(second)
 
 
@@ -236,8 +239,8 @@ class _Imagined(Mapping[int, Sequence[Record]]):
     def __init__(self, until: Mapping[int, int], table: Callable[[int, int], Score], metric: str) -> None:
         self._until, self._table, self._metric = until, table, metric
 
-    def __getitem__(self, arm: int) -> list[Record]:
-        return [self._record(arm, round) for round in range(1, self._until[arm] + 1)]
+    def __getitem__(self, arm: int) -> Sequence[Record]:
+        return _ImaginedRounds(arm, range(1, self._until[arm] + 1), self._table, self._metric)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._until)
@@ -245,13 +248,29 @@ class _Imagined(Mapping[int, Sequence[Record]]):
     def __len__(self) -> int:
         return len(self._until)
 
-    def _record(self, arm: int, round: int) -> Record:
-        score, other = self._table(arm, round)
-        error, loss = (score, other) if self._metric == "error" else (other, score)
-        spread = stream(0, "imagined", arm, round).uniform(0.9, 1.1, _IMAGINED).tolist()  # clients differ
+
+@dataclass(frozen=True)
+class _ImaginedRounds(Sequence[Record]):
+    """The rounds of one arm."""
+
+    arm: int
+    rounds: range
+    table: Callable[[int, int], Score]
+    metric: str
+
+    def __len__(self) -> int:
+        return len(self.rounds)
+
+    def __getitem__(self, at: Any) -> Any:
+        return replace(self, rounds=self.rounds[at]) if isinstance(at, slice) else self._record(self.rounds[at])
+
+    def _record(self, round: int) -> Record:
+        score, other = self.table(self.arm, round)
+        error, loss = (score, other) if self.metric == "error" else (other, score)
+        spread = stream(0, "imagined", self.arm, round).uniform(0.9, 1.1, _IMAGINED).tolist()  # clients differ
         rows = tuple(Row(i, 0, 1, 1, x * loss, x * loss, x * error, x * error) for i, x in enumerate(spread))
         return Record(
-            arm=arm, round=round, clients=_IMAGINED, dropped=0, broken=0, bounded=0, examples=_IMAGINED,
+            arm=self.arm, round=round, clients=_IMAGINED, dropped=0, broken=0, bounded=0, examples=_IMAGINED,
             validated=_IMAGINED, trainings=_IMAGINED, loss_before=loss, loss_after=loss, error_before=error,
             error_after=error, loss=loss, error=error, entropy=0.0, mode=0, confidence=1.0, diverged=False, rows=rows,
         )  # fmt: skip

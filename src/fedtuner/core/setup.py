@@ -23,6 +23,7 @@ from fedtuner.errors import SpecError, brief
 from fedtuner.space import Choice, Space
 from fedtuner.tables import Table
 
+CODE_OF_THEIR_OWN = "these clients train by code of their own: give space= with the hyperparameters that it reads"
 COHORTS = WEIGHTS = ("independent", "shared")
 _PLAIN = ("cohort", "cohorts", "target", "weights", "cooling", "engine", "seed")
 _SENT = {"server-round", "split"}  # what clients that train by code of their own get beside hyperparameters
@@ -60,6 +61,7 @@ class Setup:
         return {
             "method": self.method.name,
             "defaults": {"client": defaults(self.method.client), "server": defaults(self.method.server)},
+            "work": [name for name, hyper in self.method.client.items() if hyper.role == "work"],
             **{name: getattr(self, name) for name in _PLAIN},
             "screens": self.screens,
             "combine": self.combine,
@@ -85,9 +87,7 @@ def _described(schedule: Schedule) -> Table:
 
 def resolve(federation: Federation, **given: Any) -> Setup:
     """Return a study's setup: what is given, checked, and defaults for the rest."""
-    if not isinstance(federation, Federation):
-        raise SpecError(f"problem is {type(federation).__name__}, but must be a Simulation(task, clients)")
-    _check_kinds(given)
+    check_given(federation, given)
     model: Model = federation.model
     method, space = given.pop("method"), given.pop("space", None)
     method, space = with_named_optimiser(method, space)
@@ -121,8 +121,10 @@ def resolve(federation: Federation, **given: Any) -> Setup:
     return setup
 
 
-def _check_kinds(given: dict[str, Any]) -> None:
-    """Refuse settings that are not of the kind that they must be."""
+def check_given(federation: Federation, given: Mapping[str, Any]) -> None:
+    """Refuse a federation and settings that are not of the kind that they must be."""
+    if not isinstance(federation, Federation):
+        raise SpecError(f"problem is {type(federation).__name__}, but must be a Simulation(task, clients)")
     if not isinstance(given["method"], Method):
         raise SpecError(f"method = {brief(given['method'])}, but must be a Method such as fedtuner.methods.fedavg")
     kinds: dict[str, tuple[Any, str]] = {
@@ -189,7 +191,7 @@ def _on_the_server(method: Method, model: Model, space: Space | None) -> Method:
             "is on the server"
         )
     if space is None and not model.hyperparameters:
-        raise SpecError("these clients train by code of their own: give space= with the hyperparameters that it reads")
+        raise SpecError(CODE_OF_THEIR_OWN)
     for name in _SENT & {*model.hyperparameters, *(space.client if space else ())}:
         raise SpecError(f"client.{name}: clients that train by code of their own are sent {name!r} besides: rename it")
     return replace(method, client=model.hyperparameters)

@@ -18,7 +18,7 @@ from fedtuner.methods.local import TRAINING, proximal, train
 from fedtuner.methods.server import method
 from fedtuner.space import PAPER_MU
 
-MU = Hyper(PAPER_MU, 0.01, low=0.0, about="strength of the pull toward the server's model")
+MU = Hyper(PAPER_MU, 0.01, low=0.0, about="strength of the pull toward the server's model", role="regulariser")
 
 fedavg = method("fedavg", "McMahan et al. 2017", train, client=TRAINING, plain=True)
 fedprox = method("fedprox", "Li et al. 2020", proximal, client={**TRAINING, "mu": MU})

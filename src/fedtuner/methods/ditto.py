@@ -15,7 +15,13 @@ from fedtuner.methods.local import TRAINING, descend, toward
 from fedtuner.methods.server import method
 from fedtuner.space import Float
 
-LAMBDA = Hyper(Float(0.05, 2.0, log=True), 0.1, low=0.0, about="pull of the personal model toward the global one")
+LAMBDA = Hyper(
+    Float(0.05, 2.0, log=True),
+    0.1,
+    low=0.0,
+    about="pull of the personal model toward the global one",
+    role="regulariser",
+)
 
 
 def local(client: Local, plan: Plan, job: Job) -> Update:

@@ -25,7 +25,9 @@ from fedtuner.methods.server import STEP, change_of, method
 from fedtuner.space import Choice, Config, Float
 
 DYN = Hyper(Choice([True, False]), True, options=(True, False), about="whether the client uses the dynamic term")
-ALPHA = Hyper(Float(1e-3, 1e-1, log=True), 0.01, low=1e-8, about="strength of the dynamic regulariser")
+ALPHA = Hyper(
+    Float(1e-3, 1e-1, log=True), 0.01, low=1e-8, about="strength of the dynamic regulariser", role="regulariser"
+)
 
 
 def local(client: Local, plan: Plan, job: Job) -> Update:
@@ -56,6 +58,6 @@ def aggregate(server: Server, tally: Tally, b: Config) -> tuple[Vector, Vectors]
 
 feddyn = method(
     "feddyn", "Acar et al. 2021", local, aggregate, client={**TRAINING, "dyn": DYN}, server={**STEP, "alpha": ALPHA},
-    extra={"linear": "trainable", kept.WEIGHT: (2,)}, sums=("linear", kept.WEIGHT),
+    mean_step=False, extra={"linear": "trainable", kept.WEIGHT: (2,)}, sums=("linear", kept.WEIGHT),
     memory={"linear": "trainable", kept.WEIGHT: (1,)}, recount=kept.recount("linear"),
 )  # fmt: skip

@@ -17,11 +17,15 @@ Visit = Callable[[Vector], None]  # (w): sees every iterate
 Step = Callable[[Vector, Vector], None]  # (w, gradient): moves w in place
 
 TRAINING: Mapping[str, Hyper] = {
-    "lr": Hyper(PAPER_CLIENT["lr"], 0.1, low=0.0, about="learning rate"),
-    "momentum": Hyper(PAPER_CLIENT["momentum"], 0.0, low=0.0, high=1.0, about="momentum; adam's beta1"),
-    "weight_decay": Hyper(PAPER_CLIENT["weight_decay"], 0.0, low=0.0, about="L2 penalty"),
-    "epochs": Hyper(PAPER_CLIENT["epochs"], 1, low=1, high=1e6, whole=True, about="passes over the client's data"),
-    "batch": Hyper(PAPER_CLIENT["batch"], 32, low=1, whole=True, about="examples per step"),
+    "lr": Hyper(PAPER_CLIENT["lr"], 0.1, low=0.0, about="learning rate", role="step"),
+    "momentum": Hyper(
+        PAPER_CLIENT["momentum"], 0.0, low=0.0, high=1.0, about="momentum; adam's beta1", role="momentum"
+    ),
+    "weight_decay": Hyper(PAPER_CLIENT["weight_decay"], 0.0, low=0.0, about="L2 penalty", role="regulariser"),
+    "epochs": Hyper(
+        PAPER_CLIENT["epochs"], 1, low=1, high=1e6, whole=True, about="passes over the client's data", role="work"
+    ),
+    "batch": Hyper(PAPER_CLIENT["batch"], 32, low=1, whole=True, about="examples per step", role="batch"),
     "optimiser": Hyper(None, "sgd", options=("sgd", "adam"), about="of local training"),
     "beta2": Hyper(None, 0.999, low=0.0, high=1.0, about="adam's memory of squared gradients"),
 }

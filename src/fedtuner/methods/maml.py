@@ -27,7 +27,7 @@ from fedtuner.space import Config, Float, Int
 INNER = {
     "lr": TRAINING["lr"],
     "weight_decay": TRAINING["weight_decay"],
-    "steps": Hyper(Int(1, 5), 1, low=0, whole=True, about="inner gradient steps"),
+    "steps": Hyper(Int(1, 5), 1, low=0, whole=True, about="inner gradient steps", role="work"),
     "batch": replace(TRAINING["batch"], domain=None, about="examples per inner step, where full_batch is off"),
     "full_batch": Hyper(None, True, options=(True, False), about="inner steps on all the client's data"),
     "first_order": Hyper(None, False, options=(True, False), about="leave out second derivatives"),

@@ -23,6 +23,13 @@ def headline(described: Mapping[str, Any], arms: int | None) -> str:
     """Return one line that says what a study is; ``arms`` is how many it starts, if that is known."""
     schedule, tuner = described["schedule"], described["tuner"]
     outside = _name(schedule) + (f" of {counted(arms, 'arm')}" if arms else "")
+    if schedule["kind"] == "duel":
+        varied = ", ".join(name for name, domain in described["client"].items() if isinstance(domain, (Mapping, list)))
+        outside = "the default alone"
+        if schedule["arms"] > 1:
+            outside = (
+                f"{schedule['arms']} arms that differ in {varied}, a duel of the best with the default, a long run"
+            )
     if is_fedex(tuner):
         inside = f" around FedEx with {tuner['k']} candidates each" if tuner["k"] > 1 else ""
     else:
@@ -71,7 +78,8 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     )
     out.print(
         f"[bold]Best: arm {result['arm']}[/bold], trained for {counted(result['rounds'], 'round')}; the study used "
-        f"{result['rounds_used']} of {result['budget']}{ended}. Clients trained {summary['local_work']} times."
+        f"{result['rounds_used']} of {result['budget']}{ended}. Clients trained {summary['local_work']} times, on "
+        f"{summary['examples_processed']:,} examples in all."
     )
     if math.isinf(result["score"]):
         why = "diverged or stalled" if result["stalled"] else "diverged"
@@ -86,9 +94,12 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     )
     table.add_row("client", escape(_config(result["client"], described["client"])) + sure)
     out.print(table)
+    if not result["fine_tune"]:
+        out.print("Fine-tuning does not pay: in its last rounds clients' errors rose by it. Use the global model.")
     if summary["evaluations"]:
         out.print()
-        _print_evaluations(out, summary["evaluations"], described["schedule"]["longest"])
+        _print_evaluations(out, summary["evaluations"], described["schedule"])
+        _print_verdict(out, summary["evaluations"], described)
     _print_unusable(out, summary["unusable"])
     out.print(f"\nKept in {store}: fedtuner show {store}, fedtuner export {store}")
 
@@ -100,7 +111,18 @@ def _print_unusable(out: Console, unusable: Mapping[str, int]) -> None:
         out.print(f"\nReplies that could not be used: {shown}{more}.", markup=False)
 
 
-def _print_evaluations(out: Console, evaluations: Mapping[str, Any], longest: int) -> None:
+def _print_verdict(out: Console, evaluations: Mapping[str, Any], described: Mapping[str, Any]) -> None:
+    """Say so where the winner is no better than the untuned default on validation data."""
+    tuned, untuned = (evaluations.get(name, {}).get("valid mode error", {}) for name in ("tuned", "untuned"))
+    side = described["target"]
+    if side in tuned and side in untuned and not tuned[side] < untuned[side]:
+        out.print(
+            f"On validation data the {side} error is no lower than that of the untuned default with the same "
+            f"{described['schedule']['budget']} rounds: here tuning has not paid."
+        )
+
+
+def _print_evaluations(out: Console, evaluations: Mapping[str, Any], schedule: Mapping[str, Any]) -> None:
     from rich.table import Table
 
     table = Table("error over all clients", "global", "personalized", box=None, pad_edge=False, header_style="dim")
@@ -109,12 +131,17 @@ def _print_evaluations(out: Console, evaluations: Mapping[str, Any], longest: in
         for side in ("global", "personalized")
     ]  # fmt: skip
     rates = all(e <= 1 for e in errors if math.isfinite(e))  # a regression's errors are in units of their own
-    notes = {"tuned": "", "untuned": f" (the method's default, {counted(longest, 'round')})"}
+    untuned = "untuned (the method's default, {})"
+    notes = {
+        "tuned": "tuned",
+        "untuned": untuned.format(counted(schedule["budget"], "round")),
+        "untuned_as_long": untuned.format(counted(schedule["longest"], "round")),
+    }
     for name, kept in evaluations.items():
         for key, value in kept.items():
             split, config, metric = key.split(" ")
             if metric == "error":
-                how = f"{name}{notes[name]}, {split}" + (", sampled configurations" if config == "sample" else "")
+                how = f"{notes[name]}, {split}" + (", sampled configurations" if config == "sample" else "")
                 how += f" (missing clients: {value['missing']})" if "missing" in value else ""
                 table.add_row(how, *(_error(float(value[side]), rates) for side in ("global", "personalized")))
     out.print(table)

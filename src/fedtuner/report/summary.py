@@ -19,12 +19,15 @@ def summary(path: Path) -> dict[str, Any]:
     study, evaluations = journal_of(path), {}
     evaluations["tuned"] = _evaluations(study)
     if Folder(path / "untuned").exists():
-        evaluations["untuned"] = _evaluations(journal_of(path / "untuned"))
+        default = journal_of(path / "untuned")
+        evaluations["untuned"] = _evaluations(default)
+        evaluations["untuned_as_long"] = _evaluations(default, study.setup["schedule"]["longest"])
     return {
         "store": str(path),
         "spec": spec(study),
         "rounds_used": study.rounds_used,
         "local_work": study.trainings,
+        "examples_processed": study.processed,
         "arms": [_arm(study, arm) for arm in sorted(study.arms) if study.records(arm)],
         "unusable": study.unusable,
         "result": None if study.won is None else result(study),
@@ -76,6 +79,7 @@ def result(study: Journal) -> dict[str, Any]:
         "arm": won.arm,
         "rounds": won.round,
         "score": won.score[0],
+        "fine_tune": study.fine_tuning_pays,
         "rounds_used": study.rounds_used,
         "budget": study.setup["schedule"]["budget"],
         **{why: sorted(arm for arm in study.arms if study.ended.get(arm) == why) for why in ("diverged", "stalled")},
@@ -86,12 +90,16 @@ def result(study: Journal) -> dict[str, Any]:
     }
 
 
-def _evaluations(study: Journal) -> dict[str, dict[str, float | int]]:
-    """Return what was evaluated, by names such as ``test mode error``."""
+def _evaluations(study: Journal, rounds: int | None = None) -> dict[str, dict[str, float | int]]:
+    """Return what was evaluated of the winner, or of it after fewer rounds, by names such as ``test mode error``."""
+    at = None if study.won is None else study.won.round
+    if rounds == at or study.won is None:
+        return {}
     return {
         f"{split} {config} {metric}": _means(found, metric)
-        for (_, split, config), found in study.evaluated.items()
+        for ((_, round), split, config), found in study.evaluated.items()
         for metric in METRICS
+        if round == (at if rounds is None else rounds)
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -91,6 +92,30 @@ class Journal:
         """How many replies of each device could not be used; devices without such replies are left out."""
         counted = Counter(id for record in self.history() for id in record.unusable)
         return dict(sorted(counted.items(), key=lambda item: (-item[1], str(item[0]))))
+
+    @property
+    def fine_tuning_pays(self) -> bool:
+        """Whether local training lowered the clients' validation error in the last quarter of the winner's rounds."""
+        assert self.won is not None
+        records = [r for r in self.records(self.won.arm, self.won.round) if r.validated]
+        last = records[-max(1, len(records) // 4) :]
+        return sum(r.error_after for r in last) <= sum(r.error_before for r in last)
+
+    @property
+    def processed(self) -> int:
+        """Training examples that clients have worked through so far, over all arms, each as often as it was passed."""
+        return round(sum(self._processed(record) for record in self.history()))
+
+    def _processed(self, record: Record) -> float:
+        """Return a round's examples; where only sums are known, as if all clients had the most probable candidate."""
+        candidates = self.candidates[record.arm]
+        if not record.rows:
+            return record.examples * self._passes(candidates[record.mode])
+        done = sum(row.examples * self._passes(candidates[row.label]) for row in record.rows)
+        return done * record.trainings / len(record.rows)
+
+    def _passes(self, config: Config) -> float:
+        return math.prod(float(config[name]) for name in self.setup.get("work", ()) if name in config)
 
     def history(self) -> list[Record]:
         """Return one record per arm and round, in the order of arms and rounds."""

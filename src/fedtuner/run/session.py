@@ -179,9 +179,10 @@ class Session:
         setup, horizon = self.setup, start.horizon if self.setup.cooling else None
         if start.parent is not None:
             parent = known[start.parent[0]]
-            client, server = parent.client, parent.server
+            model = parent if start.like is None else known[start.like]
+            client, server = model.client, model.server
             if start.change is not None:
-                client, server = start.change(setup.space, parent, stream(setup.seed, "arm", id, "change"))
+                client, server = start.change(setup.space, model, stream(setup.seed, "arm", id, "change"))
             # If the parent ended before that round, the child continues its last state.
             at = min(start.parent[1], self.journal.round_of(parent.id))
             return Arm(id, client, server, (parent.id, at), horizon)
@@ -314,7 +315,7 @@ class Session:
     def finish(self, winner: Key) -> None:
         """Write the winner to the journal and eliminate the other arms."""
         arm, round = winner[0], min(winner[1], self.journal.round_of(winner[0]))
-        self.keep = [(arm, round)]
+        self.keep = [*self.keep, (arm, round)]
         self._eliminate(other for other in self.journal.arms if other != arm)
         if self.journal.won is None:
             self._delete_states(self.journal.arms)  # of all arms: a crash may have left some

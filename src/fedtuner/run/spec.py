@@ -4,7 +4,9 @@ problem = "digits"            a built-in problem, or "package.module:function" t
 method = "fedavg"             or "package.module:name" of your own
 sampler = "uniform"           or tpe, gp, cmaes, random: Optuna proposes the arms
 combine = "mean"              or median;  [combine] kind = "trimmed", share: how the server combines updates
-[schedule]                    kind, budget, longest, eta, eliminations, discount, score
+budget = 500                  rounds to spend; all that is not said is chosen for them, as ft.auto(500) does
+[auto]                        the same with settings: budget, arms, vary, max_work, decades
+[schedule]                    in place of a budget: kind, budget, longest, eta, eliminations, discount, score
 [fedex]                       k, eps, step, gamma, metric, signal, cutoff, tries;  or  fedex = false
 [tuner]                       in place of [fedex]: kind = "fedex", "none" or your own, and its settings
 [client] and [server]         a domain or a value for a hyperparameter; those not named keep the method's domains
@@ -34,6 +36,7 @@ from fedtuner.core.tally import Combine, mean
 from fedtuner.core.tuner import Tuner
 from fedtuner.errors import FAILURES, FedtunerError, SpecError, brief, suggest
 from fedtuner.federations import Simulation
+from fedtuner.run.auto import Auto
 from fedtuner.run.study import Study, prepare
 from fedtuner.space import Space
 from fedtuner.tuners import FedEx
@@ -71,6 +74,7 @@ class Spec:
     method: str = "fedavg"
     ranges: str = "usual"  # of the server's step, where they are not given: those that can work, or the paper's
     device: str = "cpu"
+    auto: Auto | None = None
     schedule: Schedule = field(default_factory=schedules.halving)
     tuner: Tuner = field(default_factory=FedEx)
     sampler: Sampler = samplers.uniform
@@ -78,6 +82,7 @@ class Spec:
     client: Mapping[str, Any] = field(default_factory=dict)
     server: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)  # those that are passed on as they are
+    named: frozenset[str] = field(default=frozenset(), compare=False)  # what the file says
 
     # As the file says them: ``Setup`` checks them.
 
@@ -102,9 +107,12 @@ class Spec:
         method, _ = with_named_optimiser(self._method(), Space(server=optimiser))
         problem = load_problem(self.problem) if problem is None else problem
         problem = problem if self.device == "cpu" else problem.on(self.device)
+        chosen = {name: getattr(self, name) for name in ("tuner", "schedule", "sampler")}
+        if self.auto is not None:  # what the file does not say is for the recipe to say
+            chosen = {name: value for name, value in chosen.items() if name in self.named}
         return prepare(
-            problem, self.space(method, problem.model), method=method, tuner=self.tuner, schedule=self.schedule,
-            sampler=self.sampler, combine=self.combine, store=store, workers=workers, **self.settings,
+            problem, self.space(method, problem.model), method=method, recipe=self.auto, combine=self.combine,
+            store=store, workers=workers, **chosen, **self.settings,
         )  # fmt: skip
 
     def _method(self) -> Method:
@@ -113,17 +121,20 @@ class Spec:
         found = method_named(self.method)
         return methods.paper_ranges(found) if self.ranges == "paper" else found
 
-    def space(self, method: Method, model: Model) -> Space:
-        """Return the method's space with what the file says in place of its domains."""
+    def space(self, method: Method, model: Model) -> Space | None:
+        """Return the method's space with what the file says in place of its domains; None leaves it to a recipe."""
+        if self.auto is not None and not self.client and not self.server:
+            return None
         if model.own_training:  # of the method it leaves the server's part
             method = dataclasses.replace(method, client={})
         usual = default_space(method, model.hyperparameters)
         client = _real(self.client, {**method.client, **model.hyperparameters})
-        return Space({**usual.client, **client}, {**usual.server, **_real(self.server, method.server)})
+        server = {} if self.auto is not None else usual.server
+        return Space({**usual.client, **client}, {**server, **_real(self.server, method.server)})
 
 
-_PASSED = ("cohort", "cohorts", "target", "weights", "cooling", "seed", "engine")
-_KNOWN = (*(f.name for f in fields(Spec) if f.name != "settings"), "fedex", *_PASSED)
+_PASSED = ("cohort", "cohorts", "target", "weights", "cooling", "include", "seed", "engine")
+_KNOWN = (*(f.name for f in fields(Spec) if f.name not in ("settings", "named")), "budget", "fedex", *_PASSED)
 _TEXTS = ("problem", "method", "ranges", "cohorts", "target", "weights", "engine", "device")
 # What the tables know, to say where a setting belongs that is in none of them.
 _SETTINGS = {
@@ -131,6 +142,7 @@ _SETTINGS = {
     "fedex": set(tables.parameters(FedEx)),
     "tuner": set(tables.parameters(FedEx)),
     "sampler": {"startup"},
+    "auto": set(tables.parameters(Auto)),
     "combine": {name for kind in COMBINES.values() for name in tables.parameters(kind)},
 }
 
@@ -166,14 +178,19 @@ def parse(table: Mapping[str, Any]) -> Spec:
     for key in _TEXTS:
         if key in values and not isinstance(values[key], str):
             raise SpecError(f"{key} = {brief(values[key])}, but must be a string")
-    for key in ("schedule", "tuner", "client", "server"):
+    for key in ("schedule", "tuner", "auto", "client", "server"):
         if key in values and not isinstance(values[key], Mapping):
             raise SpecError(f"{key} = {brief(values[key])}, but must be a table: [{key}]")
-    for key in ("schedule", "fedex", "tuner", "sampler", "combine"):
+    for key in ("schedule", "fedex", "tuner", "sampler", "combine", "auto"):
         for inner in values[key] if isinstance(values.get(key), Mapping) else ():
             if inner in _PASSED and inner not in _SETTINGS[key]:
                 raise SpecError(f"no setting {key}.{inner}; did you mean {inner!r}, before all [tables]?")
-    if "schedule" in values:
+    recipe = _auto(values)
+    if recipe is not None:
+        values |= {"auto": recipe, "schedule": recipe.schedule}
+        if "tuner" not in values:
+            values.setdefault("fedex", False)
+    elif "schedule" in values:
         values["schedule"] = schedule(values["schedule"])
     tuner = _tuner(values.pop("tuner", None), values.pop("fedex", None))
     if tuner is not None:
@@ -183,7 +200,27 @@ def parse(table: Mapping[str, Any]) -> Spec:
     if "combine" in values:
         values["combine"] = combine(values["combine"])
     settings = {key: values.pop(key) for key in _PASSED if key in values}
-    return Spec(**values, settings=settings)
+    named = frozenset("tuner" if key == "fedex" else key for key in table)
+    return Spec(**values, settings=settings, named=named)
+
+
+def _auto(values: dict[str, Any]) -> Auto | None:
+    """Take ``budget`` and ``[auto]`` out of a file's settings, and return the recipe that they stand for, if any."""
+    table, budget = values.pop("auto", None), values.pop("budget", None)
+    if table is None and budget is None:
+        return None
+    if "schedule" in values:
+        said = "budget" if table is None else "[auto]"
+        raise SpecError(
+            f"{said} and [schedule] are both given, but a schedule has a budget of its own: leave one out (did you "
+            "mean 'schedule.budget'?)"
+        )
+    settings = dict(table or {})
+    if budget is not None:
+        if "budget" in settings:
+            raise SpecError(f"budget = {brief(budget)} and auto.budget are both given: leave one out")
+        settings["budget"] = budget
+    return tables.make(Auto, settings, "auto")  # type: ignore[no-any-return]
 
 
 def _elsewhere(key: str) -> str:
@@ -367,6 +404,11 @@ def template() -> str:
         'device = "cpu"              # or cuda: one process, its clients batched where the network allows it',
         'sampler = "uniform"         # or tpe, gp, cmaes, random: Optuna proposes the arms (hyperband, random_search)',
         'combine = "mean"            # or median, or [combine] kind = "trimmed": means that few clients cannot spoil',
+        "",
+        "# include = [{ client = { lr = 0.01 } }]  # configurations that are arms from the start",
+        "",
+        "# In place of [schedule] and [fedex], all that is not said is chosen for a budget:",
+        "# budget = 500              # communication rounds; or [auto] budget, arms, vary, max_work, decades",
         "",
         "[schedule]",
         'kind = "halving"            # or random_search, hyperband, "package.module:Class" of your own',

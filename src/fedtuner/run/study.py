@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,25 +12,29 @@ from typing import Any
 from fedtuner import checks, methods, samplers, tables
 from fedtuner.core.executor import OpenExecutor, Stop
 from fedtuner.core.federation import SPLITS, Federation
-from fedtuner.core.method import Method
+from fedtuner.core.method import Method, check
 from fedtuner.core.model import Vector
 from fedtuner.core.records import Key, Plan, Record, Report, State, Tally
 from fedtuner.core.round import Round
 from fedtuner.core.sampler import Sampler
 from fedtuner.core.schedule import METRICS, Schedule
-from fedtuner.core.setup import Setup, resolve
+from fedtuner.core.setup import Setup, check_given, resolve, with_named_optimiser
 from fedtuner.core.store import Store
 from fedtuner.core.tuner import Floats, Tuner
 from fedtuner.errors import SpecError, brief, suggest
 from fedtuner.run.asktell import AskTell
+from fedtuner.run.auto import auto
 from fedtuner.run.journal import Journal
 from fedtuner.run.session import Session, Watch, Where, load_state, play
 from fedtuner.run.watch import Meter, Show, showing, stoppable
-from fedtuner.schedules import Halving, RandomSearch
-from fedtuner.space import Config, Space
+from fedtuner.schedules import Alone, Halving
+from fedtuner.space import Config, Domain, Space
+from fedtuner.tables import Table
 from fedtuner.tuners import FedEx, none
 
 MOST_WORKERS = 1024
+Recipe = Callable[[Federation, Mapping[str, Any]], dict[str, Any]]  # fills in settings that are not given
+_PAPERS = FedEx()  # what ``tune`` takes unless it is told otherwise
 
 
 @dataclass(frozen=True)
@@ -45,13 +49,17 @@ class Best:
     candidates: tuple[Config, ...]  # c_1..c_k
     theta: Floats
     model: Vector  # w; pytorch.Task.module(w) returns it as a module
+    fine_tune: bool  # whether clients' models were better after local training, in the winner's last rounds
 
 
 class Study:
     """A tuning run, finished or not. ``tune`` and ``prepare`` make it."""
 
-    def __init__(self, setup: Setup, federation: Federation, where: Where) -> None:
+    def __init__(
+        self, setup: Setup, federation: Federation, where: Where, default: tuple[Method, float] | None = None
+    ) -> None:
         self.setup, self.problem, self.where = setup, federation, where
+        self.default = default or (setup.method, setup.cooling)  # the method and cooling that were asked for
         self.journal = Journal()
         self._asking: AskTell | None = None
 
@@ -148,6 +156,11 @@ class Study:
         return self.journal.trainings
 
     @property
+    def examples_processed(self) -> int:
+        """Training examples that clients have worked through so far: two epochs process each of them twice."""
+        return self.journal.processed
+
+    @property
     def history(self) -> list[Record]:
         """One record per arm and round, in the order of arms and rounds. ``pandas.DataFrame(study.history)`` works."""
         return self.journal.history()
@@ -168,24 +181,28 @@ class Study:
         candidates, theta = tuner.offers(state.belief)
         known = self.journal.arms[arm]
         return Best(
-            arm, round, self.journal.won.score[0], known.server, tuner.best(state.belief), candidates, theta, state.w
+            arm, round, self.journal.won.score[0], known.server, tuner.best(state.belief), candidates, theta, state.w,
+            self.journal.fine_tuning_pays,
         )  # fmt: skip
 
     def state(self, key: Key) -> State:
         """Return the state of (arm, round), if it is kept."""
         return load_state(self.where.store, Round(self.setup, self.problem), self.journal, key)
 
-    def evaluate(self, split: str = "test", config: str = "mode", metric: str = "error") -> dict[str, float]:
+    def evaluate(
+        self, split: str = "test", config: str = "mode", metric: str = "error", rounds: int | None = None
+    ) -> dict[str, float]:
         """Return the winner's mean error over all clients: of the server's model, and after each client's fine-tuning.
 
         Clients fine-tune with the mode of theta, or (``config="sample"``) each with its own draw from theta. The result
         is NaN if no client has examples. It is kept with the study, and computed again only if some clients did not
         answer: ``missing`` is their number.
+        ``rounds`` asks for the winner as it was earlier, if that state is kept.
         """
         checks.one_of("split", split, SPLITS)
         checks.one_of("config", config, ("mode", "sample"))
         checks.one_of("metric", metric, METRICS)
-        key = self.winner
+        key = self.winner if rounds is None else (self.winner[0], checks.whole("rounds", rounds))
         kept = self.journal.evaluated.get((key, split, config))
         if kept is None or kept.missing:
             with self._session() as session:
@@ -205,6 +222,8 @@ def prepare(
     fedex: FedEx | None = None,
     tuner: Tuner | None = None,
     schedule: Schedule | None = None,
+    budget: int | None = None,
+    recipe: Recipe | None = None,
     store: str | Path | Store | None = None,
     workers: int | None = None,
     executor: OpenExecutor | None = None,
@@ -217,7 +236,7 @@ def prepare(
     """
     if fedex is not None and tuner is not None:
         raise SpecError("fedex and tuner are both given, but an arm has one tuner: give one of them")
-    known = set(Setup.__dataclass_fields__)
+    known = {*Setup.__dataclass_fields__, "include"}
     for name in settings:
         if name not in known:
             raise SpecError(f"no setting {brief(name)}{suggest(name, known)}")
@@ -231,12 +250,50 @@ def prepare(
             rule = f"but work on {device} is done by one process: leave workers out"
             raise SpecError(f"workers = {brief(workers)}, {rule}")
         workers = 1
-    settings.setdefault("sampler", samplers.uniform)
-    setup = resolve(
-        problem, method=method, space=space, tuner=fedex or tuner or none,
-        schedule=Halving() if schedule is None else schedule, **settings,
-    )  # fmt: skip
-    return Study(setup, problem, Where.at(store, workers=workers, executor=executor, watch=watch))
+    if fedex is not None or tuner is not None:
+        settings["tuner"] = fedex or tuner
+    if schedule is not None:
+        settings["schedule"] = schedule
+    given = {"method": method, "space": space, **settings}
+    check_given(problem, given)
+    if "include" in given:
+        given["include"] = _included(problem, method, given["include"])
+    default = with_named_optimiser(method, space)[0], given.get("cooling", 0.0)
+    setup = resolve(problem, **_filled(problem, given, budget, recipe))
+    return Study(setup, problem, Where.at(store, workers=workers, executor=executor, watch=watch), default)
+
+
+def _filled(problem: Federation, given: dict[str, Any], budget: int | None, recipe: Recipe | None) -> dict[str, Any]:
+    """Return the settings with those that a budget or a recipe fills in."""
+    if budget is not None or recipe is not None:
+        if budget is not None and recipe is not None:
+            raise SpecError("budget and recipe are both given, but budget=500 is recipe=auto(500): give one of them")
+        if "schedule" in given:
+            word = "budget" if recipe is None else "recipe"
+            raise SpecError(f"{word} and schedule are both given, but a schedule has a budget of its own: give one")
+        if recipe is None:
+            recipe = auto(budget)  # type: ignore[arg-type]  # budget is no None, and what it is auto checks
+        checks.function("recipe", recipe, ", such as fedtuner.auto(500)")
+        given = recipe(problem, given)
+    settings = {"sampler": samplers.uniform, "tuner": none, "schedule": Halving(), **given}
+    if "include" in settings:
+        settings["sampler"] = samplers.Include(settings.pop("include"), settings["sampler"])
+    return settings
+
+
+def _included(problem: Federation, method: Method, given: Any) -> tuple[Table, ...]:
+    """Return the configurations that are arms from the start; refuse those that no client or server can have."""
+    if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
+        raise SpecError(f"include = {brief(given)}, but must be a list of tables such as {{'client': {{'lr': 0.1}}}}")
+    configs = samplers.Include(given, samplers.uniform).configs
+    for config in configs:
+        for side, values in config.items():
+            for name, value in values.items():
+                if isinstance(value, (list, Mapping, Domain)):
+                    raise SpecError(f"include.{side}.{name} = {brief(value)}, but must be one value")
+        own = problem.model.own_training
+        check(method, Space({} if own else config["client"], config["server"]), problem.model.hyperparameters)
+    return configs
 
 
 def tune(
@@ -244,17 +301,19 @@ def tune(
     space: Space | None = None,
     *,
     method: Method = methods.fedavg,
-    fedex: FedEx | None = FedEx(),  # noqa: B008 (frozen)
+    fedex: FedEx | None = _PAPERS,
     schedule: Schedule | None = None,
+    budget: int | None = None,
+    recipe: Recipe | None = None,
     cohort: int = 10,
     target: str = "personalized",
     seed: int = 0,
     store: str | Path | Store | None = None,
     workers: int | None = None,
-    cohorts: str = "independent",
+    cohorts: str | None = None,
     progress: bool | Show | None = None,
     engine: str = "auto",
-    sampler: Sampler = samplers.uniform,
+    sampler: Sampler | None = None,
     **settings: Any,
 ) -> Study:
     """Tune a method's hyperparameters on a problem and return the finished study.
@@ -272,26 +331,31 @@ def tune(
 
     Further settings are the other fields of ``Setup``; and ``executor`` and ``watch``, which do not change results.
     """
+    unasked = "tuner" in settings or (fedex is _PAPERS and (budget is not None or recipe is not None))
+    settings |= {k: v for k, v in (("cohorts", cohorts), ("sampler", sampler)) if v is not None}
     study = prepare(
-        problem, space, method=method, fedex=None if "tuner" in settings else fedex, schedule=schedule, cohort=cohort,
-        target=target, seed=seed, store=store, workers=workers, cohorts=cohorts, engine=engine, sampler=sampler,
-        **settings,
+        problem, space, method=method, fedex=None if unasked else fedex, schedule=schedule, budget=budget,
+        recipe=recipe, cohort=cohort, target=target, seed=seed, store=store, workers=workers, engine=engine, **settings,
     )  # fmt: skip
     return study.run(progress)
 
 
-def untuned(study: Study, progress: bool | Show | None = None) -> Study:
-    """Train the method's default configuration for as many rounds as the study's longest arm: the baseline.
+def untuned(study: Study, progress: bool | Show | None = None, rounds: int | None = None) -> Study:
+    """Train the method's default configuration, as it was before any tuning: the thing to beat.
 
-    Its store is the folder ``untuned`` inside the study's.
+    It gets all the study's rounds, or ``rounds`` of them. Its model after as many rounds as the study's longest arm is
+    kept, too: ``untuned(study).evaluate(rounds=study.schedule.longest)``. Its store is the folder ``untuned`` inside
+    the study's.
     """
     if not isinstance(study, Study):
         raise SpecError(f"study = {brief(study)}, but must be a Study, such as tune(...) returns")
-    longest, setup = study.schedule.longest, study.setup
-    same = {f: getattr(setup, f) for f in ("method", "cohort", "cohorts", "target", "weights", "seed", "engine")}
+    budget, setup, (method, cooling) = study.schedule.budget, study.setup, study.default
+    rounds = budget if rounds is None else checks.whole("rounds", rounds)
+    same = {f: getattr(setup, f) for f in ("cohort", "cohorts", "target", "weights", "seed", "engine")}
     plain = resolve(
-        study.problem, space=Space(), tuner=none, schedule=RandomSearch(longest, longest), sampler=samplers.uniform,
-        screens=setup.screens, combine=setup.combine, privacy=setup.privacy, cooling=setup.cooling, **same,
+        study.problem, method=method, cooling=cooling, space=Space(), tuner=none, sampler=samplers.uniform,
+        schedule=Alone(rounds, min(rounds, study.schedule.longest)), screens=setup.screens, combine=setup.combine,
+        privacy=setup.privacy, **same,
     )  # fmt: skip
     folder = None if study.path is None else study.path / "untuned"
     where = replace(study.where, store=Where.at(folder).store, watch=None)

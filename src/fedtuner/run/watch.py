@@ -73,7 +73,8 @@ class Meter:
         return Status(used, planned, len(alive), self._outline.arms, min(scores, default=None), left)
 
     def _planned(self) -> int:
-        return self._outline.cost - sum(self._session.short.values())
+        # Rounds that an arm which has ended leaves may be given to another.
+        return max(self._outline.cost - sum(self._session.short.values()), self._session.journal.rounds_used)
 
 
 def duration(seconds: float | None) -> str:

@@ -1,15 +1,18 @@
-"""Which arms run, up to which round, and which survive: successive halving, random search and Hyperband."""
+"""Which arms run, up to which round, and which survive: successive halving, random search, Hyperband and a duel."""
 
 from fedtuner.core.schedule import Evidence, Outline, Play, Schedule, Score, Scoring, Start, Step, outline, unused
+from fedtuner.schedules.alone import Alone
 from fedtuner.schedules.brackets import Bracket
+from fedtuner.schedules.duel_and_run import Duel
 from fedtuner.schedules.halving_rungs import Halving, rungs
 from fedtuner.schedules.hyperband_brackets import Hyperband
 from fedtuner.schedules.random_arms import RandomSearch
 
-halving, random_search, hyperband = Halving, RandomSearch, Hyperband
-KINDS = {"halving": Halving, "random_search": RandomSearch, "hyperband": Hyperband}
+halving, random_search, hyperband, duel = Halving, RandomSearch, Hyperband, Duel
+KINDS = {"halving": Halving, "random_search": RandomSearch, "hyperband": Hyperband, "duel": Duel, "alone": Alone}
 
 __all__ = [
-    "KINDS", "halving", "random_search", "hyperband", "rungs", "Bracket", "Halving", "Hyperband", "RandomSearch",
-    "Evidence", "Outline", "Play", "Schedule", "Score", "Scoring", "Start", "Step", "outline", "unused",
+    "KINDS", "halving", "random_search", "hyperband", "duel", "rungs", "Alone", "Bracket", "Duel", "Halving",
+    "Hyperband", "RandomSearch", "Evidence", "Outline", "Play", "Schedule", "Score", "Scoring", "Start", "Step",
+    "outline", "unused",
 ]  # fmt: skip

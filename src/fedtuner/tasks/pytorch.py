@@ -125,7 +125,9 @@ class Task:
         if not self._dropouts:
             return self.choices
         own = self._dropouts[0][1]
-        rate = Hyper(PAPER_CLIENT["dropout"], own, low=0.0, high=1.0, about="rate on every dropout layer")
+        rate = Hyper(
+            PAPER_CLIENT["dropout"], own, low=0.0, high=1.0, about="rate on every dropout layer", role="regulariser"
+        )
         return {"dropout": rate, **self.choices}
 
     def engine(self, name: str) -> Engine:

@@ -1,0 +1,99 @@
+"""The problems on which ways to spend rounds are compared: digits, writers, CIFAR-10, Shakespeare and made ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fedtuner import Client, Simulation
+from fedtuner.data import cifar10, mnist_writers
+from fedtuner.data.arrays import from_examples
+from fedtuner.problems import digits, shakespeare
+from fedtuner.problems.models import mlp, small_cnn
+from fedtuner.pytorch import Task
+from fedtuner.rng import stream
+
+
+def digits_times(factor: float) -> Simulation:
+    """Return the digits with inputs scaled, so that the default step is far off."""
+    usual = digits.problem()
+    return Simulation(usual.task, scaled(usual.clients, factor), f"digits x {factor:g}")
+
+
+def writers100() -> Simulation:
+    """Return a hundred writers, their images at half the resolution, and a perceptron with one hidden layer."""
+    return Simulation(Task(partial(mlp, 196, 32, 10)), _halved(100), "writers100")
+
+
+def writers100_times(factor: float) -> Simulation:
+    """Return the hundred writers with inputs scaled."""
+    return Simulation(Task(partial(mlp, 196, 32, 10)), scaled(_halved(100), factor), f"writers100 x {factor:g}")
+
+
+def writers_cnn() -> Simulation:
+    """Return a hundred writers and a small convolutional network."""
+    return Simulation(Task(partial(small_cnn, 1, 10, 28)), mnist_writers.clients("train", limit=100), "writers, CNN")
+
+
+def cifar_dirichlet() -> Simulation:
+    """Return CIFAR-10 over a hundred clients whose labels are drawn from Dirichlet(0.3), and a small network."""
+    clients = cifar10.clients(limit=100, alpha=0.3)
+    return Simulation(Task(partial(small_cnn, 3, 10, 32)), clients, "CIFAR-10, Dirichlet 0.3")
+
+
+def synthetic() -> Simulation:
+    """Return LEAF's Synthetic(1, 1): thirty clients, each with a linear model and inputs of its own."""
+    rng, made = stream(0, "synthetic"), list[tuple[int, Any, Any]]()
+    scales = np.diag(np.arange(1, 61) ** -1.2)
+    for i in range(30):
+        n = int(min(rng.lognormal(4, 2), 950)) + 50
+        mean_w, mean_x = rng.normal(0, 1), rng.normal(rng.normal(0, 1), 1, 60)
+        w, b = rng.normal(mean_w, 1, (60, 10)), rng.normal(mean_w, 1, 10)
+        x = rng.multivariate_normal(mean_x, scales, n)
+        y = np.argmax(x @ w + b, axis=1)
+        made.append((i, x.astype(np.float32), y))
+    return Simulation(Task(partial(mlp, 60, 32, 10)), from_examples(made, classes=10), "synthetic(1, 1)")
+
+
+def easy() -> Simulation:
+    """Return a problem on which the default is about the best: two overlapping classes, all clients alike."""
+    rng, made = stream(0, "easy"), list[tuple[int, Any, Any]]()
+    direction = rng.normal(size=20) / np.sqrt(20)
+    for i in range(60):
+        x = rng.normal(size=(60, 20))
+        y = ((x @ direction + rng.normal(0, 0.75, 60)) > 0).astype(np.int64)
+        made.append((i, x.astype(np.float32), y))
+    return Simulation(Task(partial(mlp, 20, 32, 2)), from_examples(made, classes=2), "easy")
+
+
+def _halved(limit: int) -> list[Client]:
+    return [
+        Client(c.id, *((x.reshape(-1, 14, 2, 14, 2).mean((2, 4)).reshape(-1, 196) / 255, y) for x, y in splits(c)))
+        for c in mnist_writers.clients("train", limit=limit)
+    ]
+
+
+def scaled(clients: Sequence[Client], factor: float) -> list[Client]:
+    """Return clients whose inputs are scaled."""
+    return [Client(c.id, *((x * np.float32(factor), y) for x, y in splits(c))) for c in clients]
+
+
+def splits(client: Client) -> list[tuple[Any, Any]]:
+    """Return a client's arrays: train, validation, test."""
+    return [(np.asarray(x, np.float32), np.asarray(y)) for x, y in (client.train, client.valid, client.test)]
+
+
+PROBLEMS: dict[str, Callable[[], Simulation]] = {
+    "digits": digits.problem,
+    "writers100": writers100,
+    "synthetic": synthetic,
+    "shift01": partial(digits_times, 0.1),
+    "shift20": partial(writers100_times, 20.0),
+    "easy": easy,
+    "writers-cnn": writers_cnn,
+    "cifar-dirichlet": cifar_dirichlet,
+    "shakespeare": shakespeare.problem_small,
+}

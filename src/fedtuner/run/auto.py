@@ -1,0 +1,173 @@
+"""Settings from a budget: what ``tune(problem, budget=500)`` means.
+
+``auto`` fills in what is not given: the schedule (a few arms, a duel with the default, a long run), what the arms
+differ in (step sizes and amounts of local work, around the defaults), and how the server steps (FedExP, cooled over the
+last half). docs/choosing.md says why, with numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedtuner import checks, samplers
+from fedtuner.core.federation import Federation
+from fedtuner.core.method import Method
+from fedtuner.core.model import Hyper
+from fedtuner.core.setup import CODE_OF_THEIR_OWN
+from fedtuner.errors import SpecError, brief, suggest
+from fedtuner.schedules import Duel
+from fedtuner.space import Choice, Domain, Int, Space, Value
+from fedtuner.tuners import none
+
+VARIED = ("step", "work", "batch")  # the roles that arms differ in
+COOLING = 0.5  # the last part of the run, in which the server's step falls
+SMALL = 20  # cohorts: a population of fewer than this many of them meets shared cohorts on devices, too
+# What an app's own hyperparameters are, by parts of their names.
+_GUESSES = {
+    "regulariser": r"decay|dropout|^wd$|^mu$|proximal|lambda|^l[12]$|penalty|regular",
+    "momentum": r"momentum|beta",
+    "batch": r"batch",
+    "work": r"epoch|steps|iterations",
+    "step": r"^lr|lr$|_lr_|rate|^eta$|step.?size",
+}
+
+
+@dataclass(frozen=True)
+class Auto:
+    """How a budget of communication rounds is spent; ``prepare`` applies it to what else is given."""
+
+    budget: int
+    arms: int | None = None  # None: as many as the budget can compare
+    vary: tuple[str, ...] | None = None  # the client hyperparameters that arms differ in; None: by their roles
+    max_work: float | None = None  # a client's passes over its data in a round, as a multiple of the default's
+    decades: float = 1.5  # on both sides of a default step size, how far arms go
+
+    def __init__(
+        self,
+        budget: int,
+        *,
+        arms: int | None = None,
+        vary: Sequence[str] | None = None,
+        max_work: float | None = None,
+        decades: float = 1.5,
+    ) -> None:
+        if max_work is not None:
+            max_work = checks.number("max_work", max_work, 1)
+        if vary is not None and (isinstance(vary, str) or not all(isinstance(name, str) for name in vary)):
+            raise SpecError(f"vary = {brief(vary)}, but must be names of client hyperparameters, such as ['lr']")
+        schedule = Duel(budget, arms)
+        checks.settle(
+            self, budget=schedule.budget, arms=arms, vary=None if vary is None else tuple(vary), max_work=max_work,
+            decades=checks.number("decades", decades),
+        )  # fmt: skip
+
+    @property
+    def schedule(self) -> Duel:
+        """The schedule of the budget."""
+        return Duel(self.budget, self.arms)
+
+    def __call__(self, federation: Federation, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of a study: what is given, and what the budget says about the rest."""
+        settings = dict(given)
+        model, method = federation.model, settings["method"]
+        own = model.own_training
+        known = {**({} if own else method.client), **model.hyperparameters}
+        asked = settings.get("space")
+        if own and asked is None and not known:
+            raise SpecError(CODE_OF_THEIR_OWN)
+        roles = roles_of(known, asked.client if asked else {})
+        domains = _domains(known, asked)
+        include = tuple(settings.pop("include", ())) or ({},)
+        first = samplers.Include(include, samplers.uniform).configs[0]["client"]  # checked
+        centre = {**{name: hyper.default for name, hyper in known.items()}, **first}
+        space = self._space(domains, roles, centre, asked)
+        schedule = replace(self.schedule, step=next((n for n, r in roles.items() if r == "step"), "lr"))
+        varied = [name for name, domain in space.client.items() if not _fixed(domain)]
+        if not varied:
+            schedule = replace(schedule, arms=1)
+        around = {name: centre[name] for name in varied if roles[name] == "step" and name in centre}
+        assert schedule.arms is not None
+        rest = samplers.Stratified(max(1, schedule.arms - len(include)), around, self.decades)
+        settings["method"], settings["space"] = _extrapolating(method, asked), space
+        settings.setdefault("schedule", schedule)
+        settings.setdefault("tuner", none)
+        settings.setdefault("sampler", samplers.Include(include, rest))
+        settings.setdefault("cooling", COOLING)
+        settings.setdefault("weights", "shared")
+        devices = federation.executor is not None
+        crowd = devices and federation.population() >= SMALL * settings.get("cohort", 10)
+        settings.setdefault("cohorts", "independent" if crowd else "shared")
+        return settings
+
+    def _space(
+        self, domains: Mapping[str, Domain], roles: Mapping[str, str], centre: Mapping[str, Value], asked: Space | None
+    ) -> Space:
+        """Return what arms differ in, and what is fixed."""
+        if self.vary is not None:
+            for name in self.vary:
+                if name not in domains:
+                    raise SpecError(
+                        f"vary has {brief(name)}, but there is no range of it{suggest(name, list(domains))}"
+                    )
+        client: dict[str, Any] = {}
+        for name, domain in domains.items():
+            varies = name in self.vary if self.vary is not None else roles[name] in ("", *VARIED)
+            if _fixed(domain):
+                client[name] = domain
+            elif varies:
+                bounded = self.max_work is not None and roles[name] == "work"
+                client[name] = self._bounded(domain, centre.get(name)) if bounded else domain
+        server = {name: domain for name, domain in (asked.server if asked else {}).items() if _fixed(domain)}
+        return Space(client, server)
+
+    def _bounded(self, domain: Domain, default: Value | None) -> Domain:
+        """Return the range of an amount of work that stays within ``max_work`` times the default's."""
+        if not isinstance(domain, Int) or not checks.is_number(default):
+            return domain
+        assert self.max_work is not None
+        assert isinstance(default, (int, float))
+        high = max(domain.low, min(domain.high, int(self.max_work * default)))
+        return Int(domain.low, high, domain.log)
+
+
+auto = Auto
+
+
+def roles_of(known: Mapping[str, Hyper], asked: Mapping[str, Domain]) -> dict[str, str]:
+    """Return the roles of client hyperparameters: declared ones, and for an app's own those that names suggest.
+
+    A declared one without a role is left at its default; one that nothing is known of ("") is varied.
+    """
+    roles = {name: hyper.role or "other" for name, hyper in known.items()}
+    return roles | {name: guess(name) for name in asked if name not in known}
+
+
+def guess(name: str) -> str:
+    """Return the role that a name suggests; empty if none.
+
+    >>> guess("learning-rate"), guess("local_epochs"), guess("batch_size"), guess("weight-decay"), guess("hidden")
+    ('step', 'work', 'batch', 'regulariser', '')
+    """
+    return next((role for role, parts in _GUESSES.items() if re.search(parts, name.lower())), "")
+
+
+def _domains(known: Mapping[str, Hyper], asked: Space | None) -> dict[str, Domain]:
+    if asked is not None:
+        return dict(asked.client)
+    return {name: hyper.domain for name, hyper in known.items() if hyper.domain is not None}
+
+
+def _fixed(domain: Domain) -> bool:
+    return isinstance(domain, Choice) and len(domain.values) == 1
+
+
+def _extrapolating(method: Method, asked: Space | None) -> Method:
+    """Return the method with FedExP as its server's optimiser, unless it has a step of its own or another was asked."""
+    chosen = method.given | (asked.server.keys() if asked else set())
+    plain = method.mean_step and method.server["optimiser"].default == "sgd"
+    if not plain or {"optimiser", "lr", "momentum"} & chosen or "fedexp" not in method.optimisers:
+        return method
+    return method.stepping_by("fedexp")

@@ -1,0 +1,217 @@
+"""A few arms, a duel of the best with the default, and a long run of the winner: how ``auto`` spends its rounds.
+
+1. ``arms`` arms train ``rung`` rounds each. Arm 0 is the default, if the sampler has it so.
+2. The best of them and the default (the second best, if the default is the best) train three times as long, both from
+   the best arm's model: what is compared is how a configuration goes on from a model that learns, not how it begins.
+3. The winner trains alone for the rest of the budget. Its rounds are watched. Where its smoothed score rises clearly
+   above its lowest, or where it diverges, its training goes back to the model that it had there, with a smaller step.
+
+Scores are losses, cut at the loss of the untrained model: what a model says that knows nothing says nothing about how
+badly. ``sum_of_both`` ranks arms that have hardly begun, ``smaller_of_both`` those of the duel and the run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedtuner import checks
+from fedtuner.core.records import Arm, Key, Record, Row
+from fedtuner.core.schedule import Evidence, Score, Scoring, Start, Step, best, discounted
+from fedtuner.errors import SpecError
+from fedtuner.rng import Generator as Rng
+from fedtuner.space import Config, Space
+
+SHARE = 0.4  # of the budget, for the rung and the duel
+LONGER = 3  # the duel has this many times the rounds of the rung
+MOST, LEAST = 9, 3  # arms; with fewer, a search does not pay
+FEWEST = 3  # rounds of the rung
+LEARNED = 0.98  # of the untrained model's score: above it, an arm has learned nothing
+RISE = 0.2  # of the untrained model's loss: how far the smoothed score may rise above its lowest
+SMOOTHING = 0.9
+LOWER = 3.0  # a return divides the step by it
+PIECES = 24  # of the run; after each, its rounds are looked at
+
+
+@dataclass(frozen=True)
+class Duel:
+    """A rung of a few arms, a duel from the best one's model, and the winner's long run."""
+
+    kind: ClassVar[str] = "duel"
+    budget: int = 500
+    arms: int | None = None  # None: as many as the budget can compare; 1: no search
+    discount: float = 0.8  # weight of a round's score against the next one's
+    score: str = "error"  # what is shown of an arm; arms are compared as the file says
+    step: str = "lr"  # the client hyperparameter that a return makes smaller
+    returns: int = 3  # at most
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def __post_init__(self) -> None:
+        budget = checks.whole("schedule.budget", self.budget)
+        arms = self.searched(budget) if self.arms is None else checks.whole("schedule.arms", self.arms)
+        checks.settle(self, budget=budget, arms=arms, returns=checks.whole("schedule.returns", self.returns, 0))
+        checks.settle(self, discount=self.scoring.discount)
+        if arms > 1 and self.rung < 1:
+            raise SpecError(
+                f"budget = {budget} cannot give {arms} arms a round each: raise budget to "
+                f"{math.ceil((arms + 2 * LONGER) / SHARE)} or more, or lower arms"
+            )
+
+    @staticmethod
+    def searched(budget: int) -> int:
+        """Return how many arms a budget can compare; 1 where a search does not pay."""
+        arms = min(MOST, int(SHARE * budget / FEWEST) - 2 * LONGER)
+        return arms if arms >= LEAST else 1
+
+    @property
+    def rung(self) -> int:
+        """Rounds of each arm before the duel."""
+        assert self.arms is not None
+        return int(SHARE * self.budget / (self.arms + 2 * LONGER)) if self.arms > 1 else 0
+
+    @property
+    def run(self) -> int:
+        """Rounds of the winner after the duel."""
+        assert self.arms is not None
+        return self.budget - self.rung * (self.arms + 2 * LONGER)
+
+    @property
+    def longest(self) -> int:
+        """Rounds of the model that wins."""
+        return (1 + LONGER) * self.rung + self.run
+
+    @property
+    def scoring(self) -> Scoring:
+        """How an arm's score is shown."""
+        return Scoring(self.score, self.discount)
+
+    def steps(self) -> Generator[Step, Evidence, Key]:
+        """Play the rung, the duel and the run."""
+        if self.arms == 1:
+            return (yield from self._run(None, 0, ()))
+        assert self.arms is not None
+        everyone = range(self.arms)
+        evidence = yield Step(dict.fromkeys(everyone, self.rung), dict.fromkeys(everyone, Start()))
+        untrained = untrained_loss(evidence.records[0])
+        ranked = best(self._first_scores(evidence, untrained), self.arms)
+        leader, other = ranked[0], ranked[1] if ranked[0] == 0 else 0
+        rival, until = self.arms, (1 + LONGER) * self.rung
+        start = {rival: Start(parent=(leader, self.rung), like=other)}
+        out = tuple(arm for arm in everyone if arm != leader)
+        evidence = yield Step({leader: until, rival: until}, start, out)
+        winner = best(self._scores(evidence, smaller_of_both, untrained, self.rung), 2)[0]
+        loser = rival if winner == leader else leader
+        return (yield from self._run((winner, until), rival + 1, (loser,)))
+
+    def _first_scores(self, evidence: Evidence, untrained: float) -> dict[int, Score]:
+        """Return the scores of arms that have hardly begun.
+
+        Where no arm has learned anything yet, their scores are noise. The step is then too small rather than too large,
+        or the arms' losses would be far above the untrained one: the more local training changes, the better.
+        """
+        scores = self._scores(evidence, sum_of_both, untrained)
+        if min(scores.values())[0] <= LEARNED * 1.25 * untrained:
+            return scores
+        bold = {}
+        for arm, records in evidence.records.items():
+            wild = arm in evidence.ended or records[-1].loss_before > 1.1 * untrained
+            moved = [abs(r.loss_after - r.loss_before) for r in records if math.isfinite(r.loss_after - r.loss_before)]
+            bold[arm] = (math.inf if wild or not moved else -sum(moved) / len(moved), scores[arm][0])
+        return bold
+
+    def _scores(
+        self, evidence: Evidence, value: Callable[[Record, float], float], untrained: float, since: int = 0
+    ) -> dict[int, Score]:
+        """Return the arms' scores by their rounds after one; an arm that has ended is behind all others."""
+        scores = {}
+        for arm, records in evidence.records.items():
+            rounds = [value(record, untrained) for record in records if record.round > since]
+            last = math.inf if arm in evidence.ended else discounted(rounds, self.discount)
+            scores[arm] = (last, evidence.scores[arm][0])
+        return scores
+
+    def _run(self, parent: Key | None, first: int, out: tuple[int, ...]) -> Generator[Step, Evidence, Key]:
+        """Train one arm to the end, going back where its score rises; return the model to take."""
+        arm, at, left = first, parent[1] if parent else 0, self.run
+        piece, returns, untrained = max(1, self.run // PIECES), 0, math.nan
+        start = {arm: Start(parent=parent, horizon=at + left)}
+        smoothed, lowest, kept = math.nan, math.inf, (arm, at)
+        while True:
+            until = at + min(piece, left)
+            keep = (kept,) if lowest < math.inf else ()
+            evidence = yield Step({arm: until}, start, out, keep)
+            records, ended = evidence.records[arm], arm in evidence.ended
+            now = records[-1].round if ended else until
+            if math.isnan(untrained):  # the first piece
+                untrained, new = untrained_loss(records), records
+            else:
+                new = records[len(records) - (now - at) :]
+            smoothed = ema([smaller_of_both(r, untrained) for r in new], smoothed)
+            left, at, start, out = left - (now - at), now, {}, ()
+            if smoothed < lowest and not ended:
+                lowest, kept = smoothed, (arm, at)
+            wrecked = ended or smoothed > lowest + RISE * untrained
+            if not left or (ended and lowest == math.inf) or (wrecked and returns == self.returns):
+                return kept if wrecked and lowest < math.inf else (arm, at)
+            if wrecked:
+                arm, at, smoothed, returns = arm + 1, kept[1], lowest, returns + 1
+                start = {arm: Start(parent=kept, change=SmallerStep(self.step), horizon=at + left)}
+
+
+def untrained_loss(records: Sequence[Record]) -> float:
+    """Return the mean loss of the model before its first round; infinite if nobody validated it."""
+    first = records[0].loss_before if records else math.nan
+    return first if math.isfinite(first) else math.inf
+
+
+def sum_of_both(record: Record, untrained: float) -> float:
+    """Return the loss before local training, and a quarter of that after it.
+
+    Above the untrained model's loss the first rises a quarter as fast, and the second no more.
+    """
+    return _mean(record, lambda before, after: _slower(before, untrained) + 0.25 * min(after, untrained))
+
+
+def smaller_of_both(record: Record, untrained: float) -> float:
+    """Return the smaller of the mean losses before and after local training, each client's cut at the untrained one."""
+    before = _mean(record, lambda before, after: min(before, untrained))
+    after = _mean(record, lambda before, after: min(after, untrained))
+    return min(before, after)
+
+
+def _slower(loss: float, untrained: float) -> float:
+    return loss if loss <= untrained else untrained + (loss - untrained) / 4
+
+
+def _mean(record: Record, value: Callable[[float, float], float]) -> float:
+    """Return the mean over the round's clients by |V|; of the round's means, where single clients are not known."""
+    if record.diverged:
+        return math.inf
+    rows: Sequence[Row] = [row for row in record.rows if row.validated]
+    if not rows:
+        return value(record.loss_before, record.loss_after)
+    return sum(value(r.loss_before, r.loss_after) * r.validated for r in rows) / sum(r.validated for r in rows)
+
+
+def ema(values: Sequence[float], before: float) -> float:
+    """Return the exponential mean of rounds, given that of the rounds before; rounds without a value are left out."""
+    for value in values:
+        if not math.isnan(value):
+            before = value if math.isnan(before) else SMOOTHING * before + (1 - SMOOTHING) * value
+    return before
+
+
+@dataclass(frozen=True)
+class SmallerStep:
+    """The change of an arm that divides one of its client hyperparameters."""
+
+    name: str
+
+    def __call__(self, space: Space, arm: Arm, rng: Rng) -> tuple[Config, Config]:
+        """Return the arm's configurations with a smaller step."""
+        value = arm.client.get(self.name)
+        if isinstance(value, (str, bool)) or value is None:
+            return arm.client, arm.server
+        return {**arm.client, self.name: value / LOWER}, arm.server

@@ -1,0 +1,238 @@
+"""``tune(problem, budget=...)``: what is chosen for a budget, and what is left as it is given."""
+
+import pytest
+
+import fedtuner as ft
+import toys
+from fedtuner import methods
+from fedtuner.errors import SpecError
+from fedtuner.run import spec
+from fedtuner.run.auto import guess
+from fedtuner.schedules import Duel
+from fedtuner.space import Choice, Float, Int, Space
+
+
+def prepared(budget=100, problem=None, **more):
+    recipe = {} if "recipe" in more else {"budget": budget}
+    return ft.prepare(problem or toys.problem(), cohort=more.pop("cohort", 3), **recipe, **more).setup
+
+
+def arms(setup, n=None):
+    n = setup.schedule.arms if n is None else n
+    return [setup.sampler.propose(setup.space, setup.seed, id, 0, ()) for id in range(n)]
+
+
+def test_what_a_budget_means():
+    setup = prepared(500)
+    assert setup.schedule == Duel(500, 9)
+    assert (setup.cohorts, setup.weights, setup.cooling) == ("shared", "shared", 0.5)
+    assert setup.tuner.labels == 1
+    assert setup.method.server["optimiser"].default == "fedexp"
+    assert set(setup.space.client) == {"lr", "epochs", "batch"}
+    assert not setup.space.server
+
+
+def test_the_first_arm_is_the_default_and_the_others_are_around_it():
+    setup = prepared(500)
+    first, *rest = arms(setup)
+    assert first == ({}, {})
+    rates = sorted(client["lr"] for client, _ in rest)
+    assert rates[0] >= 0.1 / 10**1.5
+    assert rates[-1] <= 1.0
+    assert len({client["epochs"] for client, _ in rest}) == 5
+    started = ft.prepare(toys.problem(), budget=100, cohort=3).run(progress=False).journal.arms
+    assert started[0].client == {name: hyper.default for name, hyper in methods.fedavg.client.items()}
+
+
+@pytest.mark.parametrize("method", methods.ALL.values(), ids=lambda m: m.name)
+def test_every_method(method):
+    setup = prepared(method=method)
+    varied = {name for name, hyper in method.client.items() if hyper.role in ("step", "work", "batch") and hyper.domain}
+    assert set(setup.space.client) == varied
+    assert "lr" in varied
+    plain = method.name not in ("feddyn", "maml")
+    assert (setup.method.server["optimiser"].default == "fedexp") == plain
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", methods.ALL.values(), ids=lambda m: m.name)
+def test_every_method_runs_and_ends_with_numbers(method):
+    pytest.importorskip("torch")
+    problem = spec.load_problem("digits")
+    study = ft.tune(problem, budget=70, method=method, progress=False)
+    assert study.rounds_used == 70
+    assert study.evaluate("test")["global"] < 0.5  # chance is 0.9
+
+
+def test_what_is_given_stays_as_it_is():
+    fedex = ft.FedEx(k=3)
+    setup = prepared(
+        tuner=fedex, cohorts="independent", weights="independent", cooling=0.25, sampler=ft.samplers.uniform
+    )
+    assert setup.tuner == fedex
+    assert (setup.cohorts, setup.weights, setup.cooling) == ("independent", "independent", 0.25)
+    assert setup.sampler == ft.samplers.uniform
+    for method in (
+        methods.fedavg.with_defaults(server={"lr": 0.5}), methods.fedavg.with_defaults(server={"optimiser": "adam"})
+    ):  # fmt: skip
+        assert prepared(method=method).method == method
+    server = Space({"lr": Float(0.01, 1.0, log=True)}, {"optimiser": "yogi"})
+    assert prepared(space=server).method.server["optimiser"].default == "yogi"
+
+
+def test_a_space_of_ones_own():
+    space = Space({"lr": Float(1e-3, 1.0, log=True), "weight_decay": Float(0.0, 0.1), "batch": 8, "epochs": [1, 2]})
+    setup = prepared(space=space)
+    assert set(setup.space.client) == {"lr", "batch", "epochs"}  # what a regulariser is worth shows late
+    assert setup.space.client["batch"] == Choice([8])
+    assert all(client["batch"] == 8 for client, _ in arms(setup))  # also of the default
+    asked = prepared(space=space, recipe=ft.auto(100, vary=["weight_decay"]))
+    assert set(asked.space.client) == {"weight_decay", "batch"}
+    fixed = prepared(space=Space({"batch": 8}))
+    assert fixed.schedule.arms == 1  # there is nothing to compare
+
+
+def test_short_budgets_train_the_default_alone():
+    setup = prepared(30)
+    assert (setup.schedule.arms, setup.schedule.run) == (1, 30)
+    study = ft.tune(toys.problem(), budget=10, cohort=3, progress=False)
+    assert study.rounds_used == 10
+    assert len(study.journal.arms) == 1
+
+
+def test_work_has_a_bound():
+    assert prepared(recipe=ft.auto(100, max_work=2)).space.client["epochs"] == Int(1, 2)
+    assert prepared(recipe=ft.auto(100, max_work=1)).space.client["epochs"] == Int(1, 1)
+    twice = methods.fedavg.with_defaults(client={"epochs": 2})
+    assert prepared(recipe=ft.auto(100, max_work=2), method=twice).space.client["epochs"] == Int(1, 4)
+
+
+def test_the_users_default_is_the_first_arm_and_the_centre():
+    setup = prepared(500, include=[{"client": {"lr": 0.001, "epochs": 2}}, {"client": {"lr": 0.5}}])
+    first, second, *rest = arms(setup)
+    assert (first[0], second[0]) == ({"lr": 0.001, "epochs": 2}, {"lr": 0.5})
+    assert len(rest) == 7
+    assert max(client["lr"] for client, _ in rest) <= 0.001 * 10**1.5
+
+
+def test_clients_with_code_of_their_own():
+    model = ft.Outside({"w": [[0.0, 0.0]]}, clients=4)
+    space = Space(
+        {
+            "learning-rate": Float(1e-3, 1.0, log=True),
+            "local-epochs": Int(1, 3),
+            "weight-decay": Float(0, 0.1),
+            "width": [1, 2],
+        }
+    )
+    setup = prepared(problem=model, space=space)
+    assert set(setup.space.client) == {"learning-rate", "local-epochs", "width"}
+    assert setup.schedule.step == "learning-rate"
+    first, *rest = arms(setup)
+    assert first == ({}, {})  # what the app has today
+    assert max(client["learning-rate"] for client, _ in rest) > 0.1  # there is no centre: all of the range
+    with pytest.raises(SpecError, match="give space= with the hyperparameters that it reads"):
+        prepared(problem=model)
+
+
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [
+        ("lr", "step"), ("client_lr", "step"), ("learning_rate", "step"), ("eta", "step"), ("step-size", "step"),
+        ("num_epochs", "work"), ("local-steps", "work"), ("batch-size", "batch"), ("momentum", "momentum"),
+        ("weight_decay", "regulariser"), ("proximal-mu", "regulariser"), ("dropout", "regulariser"), ("depth", ""),
+    ],
+)  # fmt: skip
+def test_roles_that_names_suggest(name, role):
+    assert guess(name) == role
+
+
+def test_the_papers_recipe():
+    setup = prepared(recipe=ft.paper(300), cohort=3)
+    assert setup.schedule == ft.halving(300, 30)
+    assert setup.tuner == ft.FedEx()
+    assert setup.sampler == ft.samplers.uniform
+    assert (setup.cohorts, setup.cooling) == ("independent", 0.0)
+    assert prepared(recipe=ft.paper(300, longest=60, k=5)).tuner == ft.FedEx(5)
+
+
+def test_tuning_by_a_budget_leaves_fedex_out_unless_it_is_asked_for():
+    study = ft.tune(toys.problem(), budget=10, cohort=3, progress=False)
+    assert study.setup.tuner.labels == 1
+    asked = ft.tune(toys.problem(), budget=10, cohort=3, fedex=ft.FedEx(k=2), progress=False)
+    assert asked.setup.tuner == ft.FedEx(k=2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"budget": 0}, r"schedule.budget = 0, but must be a whole number >= 1"),
+        ({"budget": "many"}, r"schedule.budget = 'many', but must be a whole number"),
+        ({"budget": 100, "schedule": toys.SCHEDULE}, r"budget and schedule are both given"),
+        ({"recipe": ft.paper(300), "schedule": toys.SCHEDULE}, r"recipe and schedule are both given"),
+        ({"budget": 100, "recipe": ft.auto(100)}, r"budget and recipe are both given"),
+        ({"recipe": 100}, r"recipe = 100, but must be a function, such as fedtuner.auto\(500\)"),
+        ({"budget": 100, "include": {"lr": 1}}, r"include = .*, but must be a list of tables"),
+    ],
+)
+def test_what_cannot_be_given_together(settings, match):
+    with pytest.raises(SpecError, match=match):
+        ft.prepare(toys.problem(), cohort=3, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"max_work": 0.5}, r"max_work = 0.5, but must be >= 1"),
+        ({"vary": "lr"}, r"vary = 'lr', but must be names of client hyperparameters"),
+        ({"arms": 0}, r"schedule.arms = 0, but must be a whole number >= 1"),
+        ({"arms": 1000}, r"budget = 100 cannot give 1000 arms a round each: raise budget to 2515 or more"),
+        ({"decades": -1}, r"decades = -1, but must be >= 0"),
+    ],
+)
+def test_recipes_that_are_wrong(settings, match):
+    with pytest.raises(SpecError, match=match):
+        ft.auto(100, **settings)
+
+
+def test_what_is_to_vary_must_have_a_range():
+    with pytest.raises(SpecError, match="vary has 'lrr', but there is no range of it; did you mean 'lr'"):
+        prepared(recipe=ft.auto(100, vary=["lrr"]))
+
+
+# study.toml
+
+
+def parsed(text):
+    return spec.parse(spec.tomllib.loads(f"problem = 'toys:problem'\ncohort = 3\n{text}")).study(None, 1).setup
+
+
+def test_a_bare_budget_in_a_file():
+    setup = parsed("budget = 100")
+    assert setup == prepared(100)
+    assert parsed("[auto]\nbudget = 100\nmax_work = 1").space.client["epochs"] == Int(1, 1)
+
+
+def test_a_file_with_a_budget_keeps_what_it_says():
+    setup = parsed("budget = 100\nsampler = 'uniform'\n[client]\nbatch = 8\n[fedex]\nk = 3")
+    assert setup.sampler == ft.samplers.uniform
+    assert setup.tuner == ft.FedEx(k=3)
+    assert setup.space.client["batch"] == Choice([8])
+    assert set(setup.space.client) == {"lr", "epochs", "batch"}
+    assert setup.method.server["optimiser"].default == "fedexp"
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("budget = 100\n[schedule]\nbudget = 100", r"budget and \[schedule\] are both given.*'schedule.budget'"),
+        ("budget = 100\n[auto]\nbudget = 100", r"budget = 100 and auto.budget are both given"),
+        ("[auto]\narms = 3", r"auto.budget is missing, and has no default"),
+        ("[auto]\nbudget = 100\nmax_wrok = 3", r"no setting auto.max_wrok; did you mean 'max_work'"),
+        ("budget = 'many'", r"schedule.budget = 'many', but must be a whole number"),
+        ("auto = 3", r"auto = 3, but must be a table"),
+    ],
+)
+def test_files_that_are_wrong(text, match):
+    with pytest.raises(SpecError, match=match):
+        parsed(text)
