@@ -181,7 +181,7 @@ def test_all_parts_are_run_by_their_names(ran) -> None:
     assert result["server"]["optimiser"] == "further"
     assert result["server"]["calm"] == 1e-3
     assert (result["rounds"], result["rounds_used"], len(result["candidates"])) == (12, 24, 5)
-    assert summary(ran / "s1")["evaluations"].keys() == {"tuned", "untuned"}
+    assert summary(ran / "s1")["evaluations"].keys() == {"tuned", "untuned", "untuned_as_long"}
     assert summary(ran / "s1" / "untuned")["spec"]["defaults"]["server"]["optimiser"] == "further"
 
 
@@ -213,7 +213,7 @@ def test_a_stopped_study_is_continued_to_the_same_bits(ran) -> None:
     )
     subprocess.run([sys.executable, "-c", script], cwd=ran / "own", env=toys.environment(), check=True)
     assert summary(ran / "half")["rounds_used"] == 12
-    command(ran, "run", "own/study.toml", "--workers", 2, "--store", "half", "--quiet")
+    command(ran, "run", "own/study.toml", "--workers", 2, "--store", "half", "--quiet", "--baseline")
     assert "are equal" in command(ran, "diff", "half", "s1")
 
 
@@ -242,7 +242,7 @@ def test_it_is_shown_and_exported_without_the_parts(ran) -> None:
         ("schedule.arms=0", "schedule.arms = 0, but must be a whole number >= 1"),
         ("schedule.arms=many", "schedule.arms = 'many', but must be a whole number"),
         ("schedule.kind=mine:Knokout", "mine has no 'Knokout'; did you mean 'Knockout'?"),
-        ("schedule.kind=mine:Greedy", "no setting schedule.arms in mine:Greedy; known: explore, k, kind"),
+        ("schedule.kind=mine:Greedy", "no setting schedule.pause in mine:Greedy; known: explore, k, kind"),
         ("sampler.kind=mine:Greedy", "no setting sampler.lr in mine:Greedy; known: explore, k, kind"),
         ("sampler=mine:Greedy", "but must be a sampler such as fedtuner.samplers.optuna('tpe'): Greedy has no learns"),
         ("tuner.kind=mine:Near", "but must be a tuner such as fedtuner.FedEx(k=27): Near has no labels, tried"),

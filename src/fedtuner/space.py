@@ -32,10 +32,6 @@ class Domain(Protocol):
         """Return a draw from the eps-neighbourhood of ``centre``."""
         ...
 
-    def at(self, u: float) -> Value:
-        """Return the value at the part u of the range, 0 <= u <= 1, in the sampling scale: a uniform u is a draw."""
-        ...
-
     def __contains__(self, value: object) -> bool: ...
 
     def ends(self) -> tuple[Value, ...]:
@@ -44,6 +40,15 @@ class Domain(Protocol):
 
     def describe(self) -> Any:
         """Return what stands for this domain in a study.toml and in a store's spec."""
+        ...
+
+
+@runtime_checkable
+class Divisible(Protocol):
+    """A domain that can be divided into equal parts: all of ours."""
+
+    def at(self, u: float) -> Value:
+        """Return the value at the part u of the range, 0 <= u <= 1, in the sampling scale: a uniform u is a draw."""
         ...
 
 

@@ -73,13 +73,18 @@ def test_run_prints_what_was_found_and_where_it_is(here, fedtuner):
     )
     assert lines[0].startswith("tuning: 0/30 rounds, 4 of 4 arms alive")
     assert any(line.startswith("tuning: 30/30 rounds") for line in lines)
-    assert lines[-1].startswith("untuned: 10/10 rounds")
+    assert lines[-1].startswith("untuned: 30/30 rounds")
     found = summary(here / "s")
     best = found["result"]
     assert f"Best: arm {best['arm']}, trained for 10 rounds; the study used 30 of 30." in out
     assert f"lr {best['client']['lr']:.4g}" in out
-    means = [found["evaluations"][name]["test mode error"] for name in ("tuned", "untuned")]
-    for name, errors in zip(("tuned, test", "untuned (the method's default, 10 rounds), test"), means, strict=True):
+    names = {
+        "tuned": "tuned, test",
+        "untuned": "untuned (the method's default, 30 rounds), test",
+        "untuned_as_long": "untuned (the method's default, 10 rounds), test",
+    }
+    for key, name in names.items():
+        errors = found["evaluations"][key]["test mode error"]
         line = next(line for line in out.splitlines() if line.startswith(name))
         assert line.split()[-4:] == [f"{100 * errors['global']:.1f}", "%", f"{100 * errors['personalized']:.1f}", "%"]
     assert "Kept in s: fedtuner show s, fedtuner export s" in out
@@ -160,7 +165,7 @@ def test_json_is_the_result(here, fedtuner):
         "arm": best.arm, "rounds": best.rounds, "score": best.score, "rounds_used": 30, "budget": 30, "diverged": [],
         "stalled": [],
         "server": best.server, "client": best.client, "theta": best.theta.tolist(),
-        "candidates": list(best.candidates),
+        "candidates": list(best.candidates), "fine_tune": best.fine_tune,
     }  # fmt: skip
     assert answer["evaluations"]["tuned"] == {
         "test mode error": study.evaluate("test"), "test mode loss": study.evaluate("test", metric="loss")
@@ -647,7 +652,7 @@ def test_a_problem_beside_the_study(here):
     ],
 )
 def test_errors_are_shown_as_rates_only_where_they_are(capsys, found, shown):
-    show._print_evaluations(show.console(), {"tuned": {"test mode error": found}}, 5)
+    show._print_evaluations(show.console(), {"tuned": {"test mode error": found}}, {"budget": 5, "longest": 5})
     last = capsys.readouterr().out.splitlines()[-1]
     assert all(word in last for word in shown)
     assert ("%" in last) is any("%" in word for word in shown)

@@ -36,9 +36,9 @@ class Start:
     """How an arm begins: proposed by the sampler, or as a child that continues another arm's state."""
 
     parent: Key | None = None
-    like: int | None = None  # the arm whose configuration it has; None: the parent's
-    change: Change | None = None  # what becomes of that configuration; None: it stays
+    change: Change | None = None  # what becomes of the configuration; None: it stays
     horizon: int | None = None  # the round at which its training ends, if known
+    like: int | None = None  # the arm whose configuration a child has; None: its parent's
 
 
 @dataclass(frozen=True)

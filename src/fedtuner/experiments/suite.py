@@ -75,8 +75,9 @@ class Entry:
         They do where a sampler learns from scores, where arms start from other arms' states, and where the rounds at
         which arms are compared differ with the scores. Elsewhere schedules and targets only read the arms' rounds.
         """
-        known, other = (outline(self.spec.schedule, scores) for scores in ("some", "others"))
-        return self.spec.sampler.learns or known.children or known.rungs != other.rungs
+        known, *others = (outline(self.spec.schedule, "draw", n) for n in range(5))
+        differ = any(other.rungs != known.rungs for other in others)
+        return self.spec.sampler.learns or known.children or differ
 
     @property
     def family(self) -> str:

@@ -16,7 +16,7 @@ from fedtuner.core.sampler import Configs, Past
 from fedtuner.core.schedule import Schedule
 from fedtuner.errors import SpecError, brief
 from fedtuner.rng import stream
-from fedtuner.space import Config, Domain, Float, Space, Value
+from fedtuner.space import Config, Divisible, Domain, Float, Space, Value
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class Stratified:
         for name, domain in domains.items():
             parts = stream(seed, "strata", block, side, name).permutation(self.arms)
             within = stream(seed, "strata", block, side, name, place).random()
+            assert isinstance(domain, Divisible)  # as check() has seen
             made[name] = domain.at((int(parts[place]) + within) / self.arms)
         return made
 
@@ -62,7 +63,11 @@ class Stratified:
         return Float(low, high, log=True) if low <= high else domain  # a centre far outside of the range says nothing
 
     def check(self, space: Space, schedule: Schedule) -> None:
-        """Refuse a centre that names no hyperparameter of the space."""
+        """Refuse a centre that names no hyperparameter of the space, and domains of one's own without parts."""
+        for side, domains in (("client", space.client), ("server", space.server)):
+            for name, domain in domains.items():
+                if not isinstance(domain, Divisible):
+                    raise SpecError(f"{side}.{name}: {type(domain).__name__} has no at(u), so it has no strata")
         for name in self.centre:
             if name not in space.client:
                 raise SpecError(f"sampler.centre.{name}, but client.{name} is not tuned: leave it out")
