@@ -57,7 +57,7 @@ COMMANDS = [
     ("set-two-values", set_to("cohort=3 4"), r"cohort = '3 4', but must be a whole number"),
     ("set-no-value-after", set_to("cohort="), r"cohort = '', but must be a whole number"),
     ("set-below-a-value", set_to("cohort.size=3"), r"cohort = \{'size': 3\}, but must be a whole number|no setting"),
-    ("set-top", set_to("budget=100"), r"no setting 'budget'; did you mean 'schedule.budget'\?"),
+    ("set-top", set_to("budget=100"), r"both given.*did you mean 'schedule.budget'\?"),
     ("set-table", set_to("fedex.epss=1"), r"no setting fedex.epss; did you mean 'eps'\?"),
     ("set-text", set_to("seed=x"), r"seed = 'x', but must be a whole number"),
     ("set-unclosed", set_to("client.lr=[1,"), r"client.lr = '\[1,', but must be a number"),

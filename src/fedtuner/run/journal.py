@@ -108,10 +108,10 @@ class Journal:
 
     def _processed(self, record: Record) -> float:
         """Return a round's examples; where only sums are known, as if all clients had the most probable candidate."""
-        candidates = self.candidates[record.arm]
+        passes = dict(enumerate(map(self._passes, self.candidates[record.arm])))
         if not record.rows:
-            return record.examples * self._passes(candidates[record.mode])
-        done = sum(row.examples * self._passes(candidates[row.label]) for row in record.rows)
+            return record.examples * passes.get(record.mode, 1.0)
+        done = sum(row.examples * passes.get(row.label, 1.0) for row in record.rows)
         return done * record.trainings / len(record.rows)
 
     def _passes(self, config: Config) -> float:
@@ -210,6 +210,8 @@ def _wrong(event: Event, journal: Journal) -> str:
         arm, parent = event.arm.id, event.arm.parent
         if arm in journal.arms:
             return f"arm {arm} starts a second time"
+        if not event.candidates:
+            return f"arm {arm} starts without candidates"
         if parent is not None and (parent[0] not in journal.arms or parent[1] > journal.round_of(parent[0])):
             return f"arm {arm} goes on from arm {parent[0]} after round {parent[1]}, which is not there"
     if isinstance(event, Done):

@@ -3,6 +3,7 @@
 1. ``arms`` arms train ``rung`` rounds each. Arm 0 is the default, if the sampler has it so.
 2. The best of them and the default (the second best, if the default is the best) train three times as long, both from
    the best arm's model: what is compared is how a configuration goes on from a model that learns, not how it begins.
+   Where the best arm's model is no better than an untrained one, each goes on from its own: it may be beyond repair.
 3. The winner trains alone for the rest of the budget. Its rounds are watched. Where its smoothed score rises clearly
    above its lowest, or where it diverges, its training goes back to the model that it had there, with a smaller step.
 
@@ -97,13 +98,14 @@ class Duel:
         untrained = untrained_loss(evidence.records[0])
         ranked = best(self._first_scores(evidence, untrained), self.arms)
         leader, other = ranked[0], ranked[1] if ranked[0] == 0 else 0
-        rival, until = self.arms, (1 + LONGER) * self.rung
-        start = {rival: Start(parent=(leader, self.rung), like=other)}
-        out = tuple(arm for arm in everyone if arm != leader)
+        until, rival, start = (1 + LONGER) * self.rung, other, dict[int, Start]()
+        if discounted([r.loss_before for r in evidence.records[leader]], self.discount) < untrained:
+            rival, start = self.arms, {self.arms: Start(parent=(leader, self.rung), like=other)}
+        out = tuple(arm for arm in everyone if arm not in (leader, rival))
         evidence = yield Step({leader: until, rival: until}, start, out)
         winner = best(self._scores(evidence, smaller_of_both, untrained, self.rung), 2)[0]
         loser = rival if winner == leader else leader
-        return (yield from self._run((winner, until), rival + 1, (loser,)))
+        return (yield from self._run((winner, until), self.arms + len(start), (loser,)))
 
     def _first_scores(self, evidence: Evidence, untrained: float) -> dict[int, Score]:
         """Return the scores of arms that have hardly begun.
