@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import platform
 import sys
 from collections import Counter
@@ -24,7 +25,7 @@ import torch
 import fedtuner as ft
 from fedtuner.experiments.statistics import paired, summary
 from fedtuner.run.executors import cores
-from fedtuner.run.store.files import write_json
+from fedtuner.tables import plain
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "examples"))
@@ -119,7 +120,7 @@ def write(arguments: argparse.Namespace, runs: dict[str, list[dict[str, Any]]]) 
         "personalized, less searched": against,
     }
     (HERE / "results").mkdir(exist_ok=True)
-    write_json(HERE / "results" / "architecture.json", record)
+    (HERE / "results" / "architecture.json").write_text(json.dumps(plain(record), indent=2) + "\n")
 
 
 def parser() -> argparse.ArgumentParser:

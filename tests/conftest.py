@@ -1,5 +1,6 @@
 """What several tests need."""
 
+import gc
 import os
 
 import pytest
@@ -11,10 +12,18 @@ settings.register_profile("fedtuner", deadline=None)  # a busy machine is no fai
 settings.load_profile("fedtuner")
 
 
-@pytest.fixture
-def unflushed(monkeypatch):
-    """Flush nothing to the disk: only a power cut could tell, and flushing is what takes the time."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: collections of garbage need not look at it again, nor need forks copy it."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _unflushed():
+    """Flush nothing to the disk: only a power cut could tell, and flushing takes time. Subprocesses do flush."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda fd: None)
+        yield
 
 
 @pytest.fixture

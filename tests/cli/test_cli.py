@@ -25,12 +25,6 @@ from fedtuner.run.store import Folder
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
-@pytest.fixture(autouse=True)
-def _unflushed(monkeypatch):
-    """Only a power cut could tell whether data was flushed to the disk, and flushing is what takes the time here."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
-
-
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """An empty folder with a study.toml, to work in."""

@@ -19,8 +19,6 @@ from fedtuner.space import Float, Space
 from fedtuner.testing.toys import quadratics
 from fedtuner.tuners import FedEx
 
-pytestmark = pytest.mark.usefixtures("unflushed")
-
 
 @pytest.fixture
 def tiny_limit(monkeypatch):

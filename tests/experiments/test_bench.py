@@ -32,11 +32,8 @@ from fedtuner.run.store.lock import Lock
 from fedtuner.run.versions import commit
 from fedtuner.schedules import halving, hyperband, outline, random_search
 
-pytestmark = [
-    pytest.mark.usefixtures("unflushed"),
-    # Other tests may have left threads of libraries in this process; the workers do not use them.
-    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
-]
+# Other tests may have left threads of libraries in this process; the workers do not use them.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 SUITE = """
 title = "toys"

@@ -35,7 +35,7 @@ def problem():
 
 
 @pytest.fixture
-def made(tmp_path, unflushed, monkeypatch):
+def made(tmp_path, monkeypatch):
     """The results of the suite, by name, and what really happened: the records of its one family."""
     file = tmp_path / "study.toml"
     file.write_text(SUITE)

@@ -13,8 +13,6 @@ from answers import answer, check, soon
 from fedtuner import cli
 from fedtuner.run.store import Folder
 
-pytestmark = pytest.mark.usefixtures("unflushed")
-
 RUN = ("run", "study.toml", "--workers", "1", "--quiet")
 BAD = b"\xff".decode("utf-8", "surrogateescape")  # a name that is no text, as the shell passes it
 

@@ -27,8 +27,6 @@ from fedtuner.run.store import Folder, states
 from fedtuner.run.store.files import read_json
 from fuzzing import answered, damaged, few, values, warped
 
-pytestmark = pytest.mark.usefixtures("unflushed")
-
 TABLE = {
     "problem": "toys:problem", "method": "fedavg", "cohort": 3, "cohorts": "shared", "target": "global", "seed": 1,
     "weights": "shared", "cooling": 0.5, "engine": "auto", "device": "cpu", "sampler": {"kind": "ball", "eps": 0.1},

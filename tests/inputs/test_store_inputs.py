@@ -16,8 +16,6 @@ from answers import answer, check
 
 from fedtuner.report import journal_of
 
-pytestmark = pytest.mark.usefixtures("unflushed")
-
 RUN = ("run", "study.toml", "--workers", "1", "--quiet")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import replace
 
 import pytest
@@ -100,8 +99,7 @@ def test_nan_is_nan(events):
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-def test_the_number_of_workers_does_not_matter(tmp_path, workers, events, monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
+def test_the_number_of_workers_does_not_matter(tmp_path, workers, events):
     toys.tune(store=tmp_path / "s", workers=workers).evaluate("test")
     assert differences(Journal(events), journal_of(tmp_path / "s")) == []
 
@@ -274,7 +272,6 @@ def test_as_lines_and_as_a_table(events):
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
     toys.tune(store="s").evaluate("test")
     return tmp_path
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from dataclasses import replace
 
@@ -21,12 +20,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 SPACE = toys.MIXED
 DIVERGING = ft.Space(client={"lr": ft.Float(0.5, 1.0)}, server={"lr": [1.0, 3e38]})
 State = optuna.trial.TrialState
-
-
-@pytest.fixture(autouse=True)
-def _unflushed(monkeypatch):
-    """Only a power cut could tell whether data was flushed to the disk, and flushing is what takes the time here."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
 @pytest.fixture

@@ -28,10 +28,7 @@ from fedtuner.run.journal import read
 from fedtuner.run.store import Folder, InMemory
 
 # Other tests may have left threads of libraries in this process; forks do not use them.
-pytestmark = [
-    pytest.mark.usefixtures("unflushed"),
-    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 HALVING = {"schedule": ft.halving(budget=6, longest=3, eta=2, eliminations=1)}  # two arms of three rounds
 STUDIES = {

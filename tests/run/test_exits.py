@@ -13,10 +13,7 @@ import toys
 from fedtuner.errors import ClientError, TaskError, WorkerError
 from fedtuner.pytorch import Task
 
-pytestmark = [
-    pytest.mark.usefixtures("unflushed"),
-    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
 class Leaving(toys.Softmax):

@@ -24,7 +24,7 @@ from fedtuner.testing import ScheduleLaws
 from fedtuner.testing.rounds import advance, bits
 from fedtuner.testing.toys import quadratics
 
-pytestmark = [pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"), pytest.mark.usefixtures("unflushed")]
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
 def slower(space, parent, rng):

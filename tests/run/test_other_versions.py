@@ -14,8 +14,6 @@ import toys
 from fedtuner.errors import FedtunerWarning, Interrupted
 from fedtuner.run import session, watch
 
-pytestmark = pytest.mark.usefixtures("unflushed")
-
 BEGAN = {"fedtuner": "0.1.0", "python": "3.11.7", "numpy": "1.26.4", "torch": "2.1.0"}
 
 

@@ -34,10 +34,7 @@ from fedtuner.run.store import Folder
 from fedtuner.run.store.lines import decode
 
 # Other tests may have left threads of libraries in this process; neither workers nor forks use them.
-pytestmark = [
-    pytest.mark.usefixtures("unflushed"),
-    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
 @pytest.fixture(scope="module")

@@ -21,10 +21,7 @@ from fedtuner.run.store import Folder, InMemory
 from fedtuner.run.watch import Status, duration, showing, stoppable
 
 # Other tests may have left threads of libraries in this process; the workers do not use them.
-pytestmark = [
-    pytest.mark.usefixtures("unflushed"),
-    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
 class Crowd(ft.Simulation):

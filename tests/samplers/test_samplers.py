@@ -27,7 +27,7 @@ from fedtuner.samplers import Past, by_optuna
 from fedtuner.testing import SamplerLaws
 
 pytest.importorskip("optuna")
-pytestmark = [pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"), pytest.mark.usefixtures("unflushed")]
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
 SPACE = toys.MIXED

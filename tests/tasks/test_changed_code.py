@@ -19,8 +19,6 @@ from fedtuner.errors import StoreError
 from fedtuner.problems import models
 from fedtuner.pytorch import Task
 
-pytestmark = pytest.mark.usefixtures("unflushed")
-
 X, Y = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32), np.arange(12) % 3
 
 

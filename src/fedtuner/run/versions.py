@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from functools import lru_cache
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,21 @@ from fedtuner.run.executors import cores
 
 def versions() -> dict[str, str]:
     """Return the versions that results depend on; of this package in a checkout, its commit as well."""
-    found = {"fedtuner": metadata.version("fedtuner"), "python": platform.python_version()}
+    found = {"fedtuner": installed("fedtuner"), "python": platform.python_version()}
     found |= {"commit": commit()} if commit() else {}
-    for name in ("numpy", "torch", "optuna"):
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    return found | {name: installed(name) for name in ("numpy", "torch", "optuna") if installed(name)}
 
 
-@lru_cache(maxsize=1)
+@cache  # packages are searched for on the disk
+def installed(name: str) -> str:
+    """Return the version of an installed package, or nothing."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+@cache
 def commit() -> str:
     """Return what ``git describe`` calls this package's checkout, "+" for changes of the package; else nothing."""
     here = Path(__file__).resolve().parent.parent

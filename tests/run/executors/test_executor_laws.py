@@ -1,7 +1,5 @@
 """Every executor keeps the laws; large client memory and arms that diverge included."""
 
-import os
-
 import pytest
 
 from fedtuner.core import memory
@@ -30,7 +28,6 @@ class TestProcessesWithMemoryInBlobs(ExecutorLaws):
     @pytest.fixture(autouse=True)
     def _tiny(self, monkeypatch):
         monkeypatch.setattr(memory, "LIMIT", 1)
-        monkeypatch.setattr(os, "fsync", lambda fd: None)  # only a power cut could tell
 
     def executor(self, round, blobs):
         return Processes(round, blobs, 2)

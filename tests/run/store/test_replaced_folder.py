@@ -16,10 +16,7 @@ from fedtuner.errors import StoreError
 from fedtuner.run.store import Folder
 from fedtuner.run.store.lock import Lock
 
-pytestmark = [
-    pytest.mark.usefixtures("unflushed"),
-    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 SAID = "was deleted or replaced under the running study: .* another --store"
 VECTORS = {"last": np.ones(3, np.float32)}
 

@@ -33,10 +33,7 @@ from fedtuner.tables import differences
 from fedtuner.tuners import fedex
 
 # Other tests may have left threads of libraries in this process; the workers do not use them.
-pytestmark = [
-    pytest.mark.usefixtures("unflushed"),
-    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 
 @pytest.fixture(scope="module")

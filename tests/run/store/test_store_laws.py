@@ -5,8 +5,6 @@ import pytest
 from fedtuner.run.store import Folder, InMemory
 from fedtuner.testing import StoreLaws
 
-pytestmark = pytest.mark.usefixtures("unflushed")
-
 
 class TestFolder(StoreLaws):
     def store(self, folder):
