@@ -35,7 +35,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@touch $@
 
 demo: setup
-	@$(BIN)/fedtuner run digits --baseline
+	@$(BIN)/fedtuner run digits --budget 500 --baseline
 
 test: setup $(SIMULATION)/.ready $(PFL)/.ready
 	@$(BIN)/python -m pytest $(PARALLEL)

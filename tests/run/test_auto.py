@@ -1,15 +1,28 @@
 """``tune(problem, budget=...)``: what is chosen for a budget, and what is left as it is given."""
 
+import signal
+
 import pytest
 
 import fedtuner as ft
 import toys
+from crashes import assert_same
 from fedtuner import methods
-from fedtuner.errors import SpecError
+from fedtuner.errors import Interrupted, SpecError
 from fedtuner.run import spec
 from fedtuner.run.auto import guess
 from fedtuner.schedules import Duel
 from fedtuner.space import Choice, Float, Int, Space
+
+
+def interrupt_at(n):
+    """A progress that presses Ctrl-C once n rounds are done."""
+
+    def show(status):
+        if status.used >= n:
+            signal.raise_signal(signal.SIGINT)
+
+    return show
 
 
 def prepared(budget=100, problem=None, **more):
@@ -62,6 +75,35 @@ def test_every_method_runs_and_ends_with_numbers(method):
     study = ft.tune(problem, budget=70, method=method, progress=False)
     assert study.rounds_used == 70
     assert study.evaluate("test")["global"] < 0.5  # chance is 0.9
+
+
+def test_the_bits_do_not_depend_on_workers_or_on_a_stop(tmp_path):
+    def study(name, workers=1):
+        return ft.prepare(toys.problem(), budget=70, cohort=3, workers=workers, store=tmp_path / name)
+
+    study("one").run(progress=False)
+    study("two", workers=2).run(progress=False)
+    assert_same(tmp_path / "two", tmp_path / "one")
+    for rounds in (2, 20, 50):  # in the rung, the duel and the run
+        with pytest.raises(Interrupted):
+            study(f"stopped{rounds}").run(progress=interrupt_at(rounds))
+        study(f"stopped{rounds}").run(progress=False)
+        assert_same(tmp_path / f"stopped{rounds}", tmp_path / "one")
+
+
+def test_the_untuned_default_is_as_the_user_has_it():
+    study = ft.tune(toys.problem(), budget=70, cohort=3, progress=False)
+    default = ft.untuned(study, progress=False)
+    assert default.rounds_used == 70
+    assert default.best.server["optimiser"] == "sgd"
+    assert default.setup.cooling == 0
+    assert default.best.client == {name: hyper.default for name, hyper in methods.fedavg.client.items()}
+
+
+def test_examples_processed_count_every_pass():
+    space = Space({"epochs": 3})
+    study = ft.tune(toys.problem(), space, fedex=None, schedule=ft.random_search(2, 2), cohort=3, progress=False)
+    assert study.examples_processed == 3 * sum(row.examples for r in study.history for row in r.rows) > 0
 
 
 def test_what_is_given_stays_as_it_is():

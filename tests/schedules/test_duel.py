@@ -2,8 +2,10 @@
 
 import pytest
 
-from fedtuner.core.schedule import outline
-from fedtuner.schedules import Duel
+from fedtuner.core.records import Arm, Record, Row
+from fedtuner.core.schedule import Evidence, Play, Start, outline
+from fedtuner.errors import SpecError
+from fedtuner.schedules import Alone, Duel
 from fedtuner.testing import ScheduleLaws
 
 
@@ -15,6 +17,11 @@ class TestDuel(ScheduleLaws):
 class TestAlone(ScheduleLaws):
     def schedule(self):
         return Duel(40)
+
+
+class TestTheUntunedDefault(ScheduleLaws):
+    def schedule(self):
+        return Alone(20, mark=7)
 
 
 class TestFew(ScheduleLaws):
@@ -30,3 +37,122 @@ def test_the_rounds_of_a_budget(budget, arms, rung, run):
     made = Duel(budget)
     assert (made.arms, made.rung, made.run) == (arms, rung, run)
     assert outline(made).cost == budget
+
+
+# What it decides by the losses of its arms
+
+
+def record(arm, round, before, after, diverged=False):
+    rows = () if diverged else tuple(Row(i, 0, 1, 1, before, after, 0.5, 0.5) for i in range(3))
+    return Record(
+        arm=arm, round=round, clients=3, dropped=0, broken=0, bounded=0, examples=3, validated=3, trainings=3,
+        loss_before=before, loss_after=after, error_before=0.5, error_after=0.5, loss=after, error=0.5, entropy=0.0,
+        mode=0, confidence=1.0, diverged=diverged, rows=rows,
+    )  # fmt: skip
+
+
+def played(schedule, losses, ended=lambda arm, at: ""):
+    """Play a schedule whose arms have these losses before and after local training; return its steps and winner."""
+    course, steps, begun = Play(schedule), [], {}
+    while course.step is not None:
+        step = course.step
+        steps.append(step)
+        begun |= {arm: start.parent[1] if start.parent else 0 for arm, start in step.start.items()}
+        records, why = {}, {}
+        for arm, until in step.until.items():
+            last = next((t for t in range(begun[arm] + 1, until + 1) if ended(arm, t)), until)
+            records[arm] = [record(arm, 1, 2.0, 2.0)]
+            records[arm] += [record(arm, t, *losses(arm, t), bool(ended(arm, t))) for t in range(2, last + 1)]
+            if ended(arm, last):
+                why[arm] = ended(arm, last)
+        course.tell(Evidence(dict.fromkeys(step.until, (0.5, 0.5)), records, why))
+    return steps, course.winner
+
+
+def test_the_best_arm_meets_the_default_in_a_duel_from_its_own_model():
+    steps, winner = played(Duel(100), lambda arm, t: (0.5, 0.5) if arm in (3, 8) else (1.0, 1.0))
+    rung, duel, *run = steps
+    assert rung.until == dict.fromkeys(range(7), 3)
+    assert duel.start == {7: Start(parent=(3, 3), like=0)}
+    assert duel.until == {3: 12, 7: 12}
+    assert set(duel.out) == {0, 1, 2, 4, 5, 6}
+    assert run[0].start == {8: Start(parent=(3, 12), horizon=73)}
+    assert run[0].out == (7,)
+    assert winner == (8, 73)
+
+
+def test_the_default_may_win_the_duel():
+    steps, winner = played(
+        Duel(100), lambda arm, t: (0.6, 0.6) if arm == 3 else (0.5, 0.5) if arm in (7, 8) else (1.0, 1.0)
+    )
+    assert steps[2].start == {8: Start(parent=(7, 12), horizon=73)}
+    assert winner == (8, 73)
+
+
+def test_a_default_that_leads_meets_the_second_best():
+    steps, _ = played(Duel(100), lambda arm, t: {0: (0.5, 0.5), 5: (0.6, 0.6)}.get(arm, (1.0, 1.0)))
+    assert steps[1].start == {7: Start(parent=(0, 3), like=5)}
+
+
+def test_where_the_leader_has_learned_nothing_each_goes_on_from_its_own_model():
+    """Its loss before local training is above the untrained one's: it may have no way back."""
+    steps, _ = played(Duel(100), lambda arm, t: (2.5, 0.5) if arm == 3 else (2.2, 1.9))
+    assert not steps[1].start
+    assert steps[1].until == {3: 12, 0: 12}
+    assert set(steps[1].out) == {1, 2, 4, 5, 6}
+
+
+def test_the_rung_is_not_won_by_fitting_the_labels_of_single_clients():
+    """Low losses after local training count a quarter of low losses of the server's model."""
+    steps, _ = played(Duel(100), lambda arm, t: {2: (1.9, 0.9), 4: (1.5, 1.4)}.get(arm, (2.0, 2.0)))
+    assert 4 in steps[1].until
+
+
+def test_where_no_arm_has_learned_anything_the_boldest_leads_unless_it_is_wild():
+    steps, _ = played(Duel(100), lambda arm, t: {2: (2.0, 2.3), 5: (9.0, 30.0)}.get(arm, (2.0 - arm / 1000, 2.0)))
+    assert 2 in steps[1].until
+
+
+def test_arms_that_have_ended_do_not_lead():
+    steps, _ = played(
+        Duel(100),
+        lambda arm, t: (0.1, 0.1) if arm == 3 else (1.0, 1.0),
+        lambda arm, t: "diverged" if (arm, t) == (3, 3) else "",
+    )
+    assert 3 in steps[1].out
+
+
+def test_a_run_that_rises_goes_back_to_its_lowest_with_a_smaller_step():
+    def losses(arm, t):
+        return (3.0, 3.0) if arm == 0 and t > 30 else (1.0 / t, 1.0 / t)
+
+    schedule = Duel(48, arms=1)
+    steps, winner = played(schedule, losses)
+    [back] = [step for step in steps if 1 in step.start]
+    parent, horizon = back.start[1].parent, back.start[1].horizon
+    assert parent[0] == 0
+    assert parent[1] <= 32
+    spent = steps[steps.index(back) - 1].until[0]
+    assert horizon == parent[1] + 48 - spent  # all rounds are used, and none twice
+    assert back.start[1].change(None, Arm(0, {"lr": 0.3, "epochs": 2}, {}), None) == ({"lr": 0.3 / 3, "epochs": 2}, {})
+    assert all((0, parent[1]) in step.keep for step in steps[steps.index(back) :][:1])
+    assert winner == (1, horizon)
+
+
+def test_a_run_that_diverges_goes_back_at_most_three_times_and_returns_no_wreck():
+    steps, winner = played(
+        Duel(60, arms=1), lambda arm, t: (1.0, 1.0), lambda arm, t: "diverged" if t == 21 else ""
+    )  # fmt: skip
+    starts = [arm for step in steps for arm in step.start]
+    assert starts == [0, 1, 2, 3]
+    assert winner[1] < 21
+
+
+def test_a_study_without_one_sound_round_still_ends():
+    _, winner = played(Duel(30, arms=1), lambda arm, t: (1.0, 1.0), lambda arm, t: "diverged" if t == 1 else "")
+    assert winner == (0, 1)
+
+
+def test_a_budget_that_is_too_small_for_its_arms():
+    with pytest.raises(SpecError, match="budget = 30 cannot give 20 arms a round each: raise budget to 65 or more"):
+        Duel(30, arms=20)
