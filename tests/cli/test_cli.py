@@ -84,6 +84,18 @@ def test_run_prints_what_was_found_and_where_it_is(here, fedtuner):
     assert "Kept in s: fedtuner show s, fedtuner export s" in out
 
 
+def test_a_budget_in_place_of_a_schedule(here, fedtuner):
+    code, out, err = fedtuner("run", "study.toml", "--workers", "1", "--budget", "70", "--baseline", "--quiet")
+    assert (code, err) == (0, "")
+    found = summary(here / "runs" / "study-fedavg-70-rounds-seed0")
+    assert found["spec"]["schedule"]["kind"] == "duel"
+    assert found["rounds_used"] == 70
+    assert "untuned (the method's default, 70 rounds), test" in out
+    valid = [found["evaluations"][name]["valid mode error"]["personalized"] for name in ("tuned", "untuned")]
+    assert ("here tuning has not paid" in out) is (valid[0] >= valid[1])
+    assert ("Fine-tuning does not pay" in out) is not found["result"]["fine_tune"]
+
+
 def test_running_again_continues_and_changes_nothing(here, fedtuner, monkeypatch):
     first = fedtuner(*RUN)
     before = toys.files(here / "s")

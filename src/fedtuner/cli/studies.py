@@ -33,7 +33,8 @@ def run(arguments: Namespace) -> None:
             "budget": arguments.budget
         }
     parsed = spec.parse(table)
-    store = arguments.store or Path("runs") / f"{name}-{parsed.method.rpartition(':')[2]}-seed{parsed.seed}"
+    said = "" if arguments.budget is None else f"-{arguments.budget}-rounds"
+    store = arguments.store or Path("runs") / f"{name}-{parsed.method.rpartition(':')[2]}{said}-seed{parsed.seed}"
     study = parsed.study(store, arguments.workers)
     if not arguments.json and not arguments.quiet:
         tell(headline(study.describe(), outline(study.schedule).arms))
