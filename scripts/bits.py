@@ -100,7 +100,10 @@ def main() -> int:
     if given.compare:
         before, after = (path.read_text().splitlines() for path in given.compare)
         differing = compare(before, after) if before and after else ["there is nothing to compare"]
-        print("\n".join(differing or [f"the same bits, but for {len(CHANGED)} studies that changed on purpose"]))
+        names = ", ".join(CHANGED)
+        print(
+            "\n".join(differing or [f"the same bits, but for studies that changed on purpose ({names}): {_TELESCOPE}"])
+        )
         return 1 if differing else 0
     with given.out.open("w") if given.out else nullcontext(sys.stdout) as out:
         from bits_studies import STUDIES, until_killed

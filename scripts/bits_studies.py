@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import numbers
 import os
@@ -361,7 +362,10 @@ def study(name: str) -> Callable[[Callable[[], str]], Callable[[], str]]:
 @study("untuned")
 def untuned() -> str:
     """Train the method's defaults for as long as a study's winner."""
-    return hashes(ft.untuned(ft.tune(**settings("cohorts-shared")), progress=False))
+    tuned = ft.tune(**settings("cohorts-shared"))
+    # Later versions train it for all rounds unless they are told otherwise.
+    length = {"rounds": tuned.schedule.longest} if "rounds" in inspect.signature(ft.untuned).parameters else {}
+    return hashes(ft.untuned(tuned, progress=False, **length))
 
 
 @study("evaluate-sample")
