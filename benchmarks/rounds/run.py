@@ -44,8 +44,9 @@ def extrapolated(problem: Simulation, budget: int, target: str, seed: int) -> St
 
 def _halving(longest: float, fedex: Any, problem: Simulation, budget: int, target: str, seed: int) -> Study:
     schedule = ft.halving(budget, int(longest * budget))
+    method = methods.paper_ranges(methods.fedavg)
     return ft.tune(
-        problem, fedex=fedex, schedule=schedule, target=target, seed=seed, workers=1, progress=False
+        problem, method=method, fedex=fedex, schedule=schedule, target=target, seed=seed, workers=1, progress=False
     )  # fmt: skip
 
 
@@ -74,24 +75,11 @@ def line(name: str, problem: Simulation, budget: int, way: str, target: str, see
     """Run a study and return its line."""
     begun = time.process_time()
     study = WAYS[way](problem, budget, target, seed)
-    best = study.best
     return {
         "problem": name, "budget": budget, "way": way, "target": target, "seed": seed, **study.evaluate("test"),
-        "rounds": study.rounds_used, "examples": worked(study), "cpu": round(time.process_time() - begun, 1),
-        "arm": best.arm, "client": dict(best.client), "arms": [repr(arm) for arm in study.journal.arms.values()],
+        "rounds": study.rounds_used, "examples": study.examples_processed, "cpu": round(time.process_time() - begun, 1),
+        "arm": study.best.arm, "client": dict(study.best.client),
     }  # fmt: skip
-
-
-def worked(study: Study) -> int:
-    """Return the examples that clients processed in training: local work."""
-    total = 0
-    for arm, records in study.journal.own_records.items():
-        epochs = study.journal.arms[arm].client.get("epochs", 1)
-        candidates = study.journal.candidates[arm]
-        for record in records:
-            for row in record.rows:
-                total += row.examples * int(candidates[row.label].get("epochs", epochs) if candidates else epochs)
-    return total
 
 
 def seeds(text: str) -> list[int]:
@@ -105,23 +93,31 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
 
 
-def show(lines: list[dict[str, Any]]) -> None:
-    """Print mean errors (worst seed) by problem and budget."""
-    ways = list(dict.fromkeys((r["way"], r["target"]) for r in lines))
-    for metric in ("global", "personalized"):
-        print(f"\n{metric} test error, percent: mean (worst seed), number of seeds")
-        for name, budget in dict.fromkeys((r["problem"], r["budget"]) for r in lines):
-            cells = []
-            for way, target in ways:
-                if way not in BOTH and target != metric:
-                    continue
-                of = [
-                    100 * r[metric] for r in lines
-                    if (r["problem"], r["budget"], r["way"], r["target"]) == (name, budget, way, target)
-                ]  # fmt: skip
-                if of:
-                    cells.append(f"{way} {statistics.mean(of):.1f} ({max(of):.1f}) n={len(of)}")
-            print(f"  {name:16} T={budget:<5}", "; ".join(cells))
+def table(lines: list[dict[str, Any]]) -> str:
+    """Return the mean errors in percent (worst seed) by problem and budget, as Markdown."""
+    rows = ["| problem | rounds | seeds | error | " + " | ".join(WAYS) + " |", "|---" * (4 + len(WAYS)) + "|"]
+    for name, budget in sorted({(r["problem"], r["budget"]) for r in lines}):
+        for metric in ("personalized", "global"):
+            cells, n = [], 0
+            for way in WAYS:
+                target = "personalized" if way in BOTH else metric
+                key = (name, budget, way, target)
+                of = [100 * r[metric] for r in lines if (r["problem"], r["budget"], r["way"], r["target"]) == key]
+                n = max(n, len(of))
+                cells.append(f"{statistics.mean(of):.1f} ({max(of):.1f})" if of else "")
+            rows.append(f"| {name} | {budget} | {n} | {metric} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def behind(lines: list[dict[str, Any]], by: float = 0.005) -> dict[str, tuple[int, int]]:
+    """Return in how many studies ``auto`` is worse than untuned with all rounds by more than ``by``, of how many."""
+    default = {(r["problem"], r["budget"], r["seed"]): r for r in lines if r["way"] == "untuned"}
+    pairs = [(r, default[key]) for r in lines if r["way"] == "auto" and (key := _key(r)) in default]
+    return {m: (sum(a[m] > u[m] + by for a, u in pairs), len(pairs)) for m in ("personalized", "global")}
+
+
+def _key(line: dict[str, Any]) -> tuple[Any, ...]:
+    return line["problem"], line["budget"], line["seed"]
 
 
 def main() -> None:
@@ -150,7 +146,9 @@ def main() -> None:
                         with asked.out.open("a") as file:
                             file.write(json.dumps(made) + "\n")
                         print(*(made[k] for k in (*keys, "global", "personalized", "cpu")), flush=True)
-    show(read(asked.out))
+    print(table(read(asked.out)))
+    for metric, (worse, of) in behind(read(asked.out)).items():
+        print(f"auto is more than 0.5 points worse than untuned in {worse} of {of} studies ({metric})")
 
 
 if __name__ == "__main__":

@@ -247,7 +247,8 @@ def _gradients(task: Task, asks: list[_Gradient]) -> list[Vector]:
     for n, size in enumerate(sizes):
         weights[n, :size] = 1 / size
     leaves = _leaves(task, _stack(task, asks))
-    found = _backward(task, leaves, x, y, torch.from_numpy(weights).to(task.device), [a.dropout for a in asks], sizes)
+    output = _forward(task, leaves, x, [a.dropout for a in asks], sizes)
+    found = _backward(leaves, output, y, torch.from_numpy(weights).to(task.device))
     return list(found.cpu().numpy())
 
 
@@ -280,7 +281,8 @@ def _descend(task: Task, asks: list[_Descent]) -> list[None]:
         xs = x.index_select(0, picked).view(working, width, *x.shape[1:])
         ys = y.index_select(0, picked).view(working, width, *y.shape[1:])
         sizes = [ask.batches[s].size for ask in longest[:working]]
-        found = _backward(task, leaves, xs, ys, weight[s, :working], [a.dropout for a in longest[:working]], sizes)
+        output = _forward(task, leaves, xs, [a.dropout for a in longest[:working]], sizes)
+        found = _backward(leaves, output, ys, weight[s, :working])
         found.addcmul_(decay[:working], w[:working])
         w[:working].addcmul_(velocity[:working].mul_(momentum[:working]).add_(found), lr[:working], value=-1)
     for ask, moved in zip(longest, w.cpu().numpy(), strict=True):
@@ -324,11 +326,8 @@ def _filled(rows: Rows, width: int) -> Rows:
     return np.concatenate([rows, np.repeat(rows[:1], width - rows.size)])
 
 
-def _backward(
-    task: Task, leaves: list[Tensor], x: Tensor, y: Tensor, weights: Tensor, dropouts: list[_Dropout], sizes: list[int]
-) -> Tensor:
+def _backward(leaves: list[Tensor], output: Tensor, y: Tensor, weights: Tensor) -> Tensor:
     """Return the gradients ``[clients, parameters]`` of each client's weighted loss."""
-    output = _forward(task, leaves, x, dropouts, sizes)
     losses = F.cross_entropy(output.flatten(0, 1), y.flatten(), reduction="none")
     found = torch.autograd.grad(losses, leaves, weights.flatten())
     return torch.cat([g.flatten(1) for g in found], dim=1)
