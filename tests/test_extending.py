@@ -198,6 +198,7 @@ def test_a_study_continues_only_with_the_same_parts(ran) -> None:
     assert "tuner.explore: 0.3 in the store, 0.5 now" in said
 
 
+@pytest.mark.slow
 def test_a_stopped_study_is_continued_to_the_same_bits(ran) -> None:
     """The tuner's belief comes back from its state."""
     script = (
@@ -217,6 +218,7 @@ def test_a_stopped_study_is_continued_to_the_same_bits(ran) -> None:
     assert "are equal" in command(ran, "diff", "half", "s1")
 
 
+@pytest.mark.slow
 def test_it_is_shown_and_exported_without_the_parts(ran) -> None:
     """From a folder in which there is no module of theirs."""
     elsewhere = ran / "elsewhere"
@@ -266,6 +268,7 @@ def test_mistakes_in_the_settings_of_own_parts(ran, fedtuner, monkeypatch, setti
     sys.modules.pop("mine", None)
 
 
+@pytest.mark.slow
 def test_the_kind_alone_can_be_changed_from_one_of_ours(ran) -> None:
     """The settings of [schedule] and [tuner] that only built-in kinds have are passed over."""
     (ran / "own" / "usual.toml").write_text(toys.STUDY)
@@ -277,6 +280,7 @@ def test_the_kind_alone_can_be_changed_from_one_of_ours(ran) -> None:
     assert shown["rounds_used"] == 6
 
 
+@pytest.mark.slow
 def test_hyperparameters_of_an_own_optimiser_are_tuned_and_real(tmp_path) -> None:
     """A range of whole ends is one of real numbers where the hyperparameter is real; a domain of its own is used."""
     (tmp_path / "mine.py").write_text("\n".join(PARTS[:2]).replace("Hyper(None, 1e-3", "Hyper(DOMAIN, 1e-3").replace(

@@ -555,6 +555,7 @@ def interrupt(process, number):
     os.killpg(process.pid, number)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_and_continued(here, fedtuner, number, workers):
@@ -574,6 +575,7 @@ def test_stopped_and_continued(here, fedtuner, number, workers):
     assert equal(fedtuner, here / "s", here / "whole")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_the_second_interrupt_ends_at_once(here, fedtuner, workers):
     with start(here, "--workers", workers, nap="600") as process:
@@ -606,6 +608,7 @@ def read_terminal(controller):
         text += more
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_bar_on_a_terminal(here, monkeypatch, workers):
     monkeypatch.setenv("TERM", "xterm")
@@ -630,6 +633,7 @@ def test_lines_where_there_is_no_terminal(here):
     assert "tuning: 30/30 rounds, 2 of 4 arms alive, best 0." in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [("list",), ("list", "--json"), ("run", "study.toml", "--quiet", "--workers", "1")])
 def test_a_reader_that_goes_away_is_no_error(here, command):
     """As in ``fedtuner list | head -1``."""

@@ -32,6 +32,7 @@ def command(*arguments, to=None, closed=()):
     return done.returncode, done.stderr
 
 
+@pytest.mark.slow
 @full
 def test_a_study_whose_result_cannot_be_printed_is_finished(here, fedtuner):
     code, err = command(*RUN, to=FULL)

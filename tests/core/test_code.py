@@ -152,6 +152,7 @@ def test_running_the_code_changes_nothing():
     assert (made.calls, made.called.calls) == (2, 1)
 
 
+@pytest.mark.slow
 def test_it_is_the_same_in_every_process(tmp_path, usual):
     """As a script, as a module and from the command line; with other addresses and other orders of sets."""
     program = f"from fedtuner.core.code import known_by\nprint(*[known_by(globals()[n]) for n in {NAMES}], sep=';')\n"

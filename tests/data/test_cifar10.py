@@ -11,6 +11,7 @@ from fedtuner.data import cifar10
 from fedtuner.errors import SpecError
 
 
+@pytest.mark.slow
 @staged("cifar10", "cifar10_20k.npz")
 def test_cifar_subset_is_160_devices_as_large_as_the_papers_500():
     made = cifar10.clients(folder=place("cifar10", "cifar10_20k.npz"))

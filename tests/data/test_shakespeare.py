@@ -15,6 +15,7 @@ from fedtuner.data import shakespeare
 from fedtuner.errors import SpecError
 
 
+@pytest.mark.slow
 @staged("shakespeare", "roles.jsonl.xz")
 def test_shakespeare_has_the_numbers_of_its_readme():
     made = shakespeare.clients(folder=place("shakespeare", "roles.jsonl.xz"))
@@ -40,6 +41,7 @@ print(int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[
 """
 
 
+@pytest.mark.slow
 @staged("shakespeare", "roles.jsonl.xz")
 @pytest.mark.skipif(sys.platform != "linux", reason="the memory in use is read from /proc")
 @pytest.mark.parametrize("order", data.ORDERS)

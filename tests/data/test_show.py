@@ -143,6 +143,7 @@ def test_shakespeare_agrees():
     assert found["labels"]["classes"] == 74
 
 
+@pytest.mark.slow
 @here("cifar10")
 def test_cifar10_agrees():
     if not (places.find("cifar10") / "cifar10_20k.npz").exists():

@@ -95,6 +95,7 @@ def events(out):
 # Sharing
 
 
+@pytest.mark.slow
 def test_a_study_of_a_suite_is_the_study_run_alone(out):
     """Every study of the suite, each beside the others with its arms shared: equal to ``tune`` to the bit."""
     made = read(BRACKETS)
@@ -206,6 +207,7 @@ def test_a_family_is_several_plays_over_one_session(out):
     assert max(map(evaluated.count, evaluated)) <= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Population", "Race"])
 def test_schedules_whose_arms_depend_on_scores_take_part(out, kind):
     """Arms that start from other arms' states; arms that are compared as long as they are close."""
@@ -306,7 +308,11 @@ def whole(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("method", "moment"),
-    [("fedavg", 3), ("fedavg", 40), ("fedavg", 110), ("scaffold", 100), ("scaffold", 300), ("scaffold", 500)],
+    [
+        ("fedavg", 40),
+        *(pytest.param("fedavg", moment, marks=pytest.mark.slow) for moment in (3, 110)),
+        *(pytest.param("scaffold", moment, marks=pytest.mark.slow) for moment in (100, 300, 500)),
+    ],
 )
 def test_a_kill_at_any_file_changes_nothing(out, method, moment, whole, monkeypatch):
     monkeypatch.setattr("fedtuner.core.memory.LIMIT", 0)
@@ -434,6 +440,7 @@ def test_a_lost_state_is_a_clear_error(out):
     assert bench.run(made, out, workers=1).done == 4
 
 
+@pytest.mark.slow
 def test_two_processes_lose_no_line(tmp_path):
     """Each does its part, and tries again where the other was at it; the file is that of one process."""
     made, both = read(), tmp_path / "both.jsonl"

@@ -155,6 +155,7 @@ def test_mistakes_are_named(wanted, says):
     assert says in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_command_writes_pictures_and_data(tmp_path, capsys):
     pytest.importorskip("matplotlib", reason="figures need the extra fedtuner[plot]")
     found = [

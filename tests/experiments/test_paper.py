@@ -27,6 +27,7 @@ def tables(script):
     return script["tables"]()
 
 
+@pytest.mark.slow
 def test_the_page_of_results_shows_what_is_kept(script, tables):
     page = (ROOT / "docs" / "results.md").read_text()
     assert set(tables) == {*(file.stem for file in FILES), "floors"}

@@ -34,6 +34,7 @@ def test_a_learner_is_tuned(learner):
     assert found.evaluate("test")["global"] < 0.7 * start
 
 
+@pytest.mark.slow
 @LEARNERS
 def test_the_result_does_not_depend_on_the_workers(learner):
     one, two = (study(problem(learner), workers=workers) for workers in (1, 2))

@@ -201,6 +201,7 @@ def example():
     return module
 
 
+@pytest.mark.slow
 def test_the_example_continues_where_it_was_stopped(example, tmp_path, monkeypatch):
     """Its loop is stopped in the middle of a round: that round is asked for again, and those before it are kept."""
     calls, real = [], example.train

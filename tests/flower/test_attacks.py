@@ -392,6 +392,7 @@ READERS = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=FUZZ, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(replies, st.sampled_from(READERS))
 def test_any_reply_is_a_report_or_malformed(content, reads):
@@ -421,6 +422,7 @@ honest = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=FUZZ, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(["fedtuner", "x"]), (abouts | honest).map(ConfigRecord) | records, max_size=2))
 def test_any_handshake_is_an_id_or_malformed(content):

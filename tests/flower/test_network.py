@@ -32,6 +32,7 @@ def test_that_is_killed(tmp_path):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_or_interrupted_pytest_leaves_no_process(how: signal.Signals, tmp_path: Path) -> None:
     """One process of the suite has left its session, as Flower's and Ray's do."""

@@ -265,6 +265,7 @@ def test_a_client_without_secure_aggregation_is_refused():
         tune(grid, fleet_of(grid, wait=10.0))
 
 
+@pytest.mark.slow
 def test_who_leaves_joins_and_restarts_is_seen_between_rounds():
     grid = grid_of()
     late = grid.add(ft.flower.client_app(toys.Softmax(), lambda context: replace(CLIENTS[0], id="late"), secure=True))
@@ -292,6 +293,7 @@ def test_who_leaves_joins_and_restarts_is_seen_between_rounds():
     assert problem.faults["left"] == 2
 
 
+@pytest.mark.slow
 def test_an_evaluation_of_many_is_several_sums(monkeypatch):
     grid = grid_of()
     study = tune(grid, fleet_of(grid, least=3))
@@ -538,6 +540,7 @@ LIES = {
 }
 
 
+@pytest.mark.slow
 def test_every_sum_that_cannot_be_is_refused(tmp_path):
     """In each round another lie."""
     grid, lies = grid_of(), iter(LIES.values())

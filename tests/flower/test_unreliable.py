@@ -130,6 +130,7 @@ def test_with_privacy_only_what_the_transport_shows_counts():
     assert [r.unusable for r in study.history] == [("phone3",)]
 
 
+@pytest.mark.slow
 def test_under_masks_who_fails_is_drawn_less_often():
     grid = test_secure.grid_of()
     grid.faults[1002] = error

@@ -165,6 +165,7 @@ def test_the_servers_control_variate_is_the_mean_of_the_clients():
 # Optima
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [methods.scaffold, methods.feddyn], ids=lambda m: m.name)
 def test_heterogeneous_clients_with_many_local_steps(method):
     """SCAFFOLD and FedDyn reach the optimum of the whole; FedAvg stops where the clients' own optima pull it."""
@@ -178,6 +179,7 @@ def test_heterogeneous_clients_with_many_local_steps(method):
     assert gap < 0.01 * drift
 
 
+@pytest.mark.slow
 def test_they_also_do_with_a_part_of_the_clients():
     problem = quadratics(noise=0.0, spread=3.0)
     target = optimum(problem)

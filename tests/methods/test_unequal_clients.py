@@ -49,6 +49,7 @@ def on(problem, member, seed=0):
     return a_round(method, problem, seed=seed), an_arm(method, CLIENT | client, server), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("member", MEMBERS)
 def test_the_fixed_point_is_the_optimum_of_the_weighted_losses(member, seed):

@@ -70,6 +70,7 @@ def test_the_perceptron_is_what_it_was():
     assert all(torch.equal(made.state_dict()[name], value) for name, value in expected.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IMAGES)
 def test_bytes_and_floats_of_any_layout_are_the_same_image(name):
     build, shape = IMAGES[name]
@@ -102,6 +103,7 @@ def test_normalisation_is_tensorflows():
     assert sum(isinstance(layer, models.ResponseNorm) for layer in models.cifar_cnn()) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("kind", [torch.uint8, torch.int32, torch.int64])
 def test_characters_in_the_next_out(name, kind):

@@ -87,6 +87,7 @@ def test_distributions_are_those_of_the_space(tmp_path, study):
     assert found["server.gamma"].high == pytest.approx(0.9999)
 
 
+@pytest.mark.slow
 def test_an_existing_study_is_not_touched(tmp_path, study, capsys):
     url = f"sqlite:///{tmp_path}/studies.db"
     to_optuna.export(study.path, url)

@@ -65,7 +65,7 @@ def journal_of(path):
 # Workers
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+@pytest.mark.parametrize("several", [(2,), pytest.param((3, 4), marks=pytest.mark.slow)], ids=["2", "3 or 4"])
 @pytest.mark.parametrize(
     "changed",
     [
@@ -78,19 +78,21 @@ def journal_of(path):
     ],
     ids=["memory", "plain", "shared", "hyperband", "diverging", "children"],
 )
-def test_the_number_of_workers_changes_nothing(tmp_path, changed, workers):
-    studies = [toys.tune(store=tmp_path / str(n), workers=n, **changed) for n in (1, workers)]
-    for s in studies:
+def test_the_number_of_workers_changes_nothing(tmp_path, changed, several):
+    studies = {n: toys.tune(store=tmp_path / str(n), workers=n, **changed) for n in (1, *several)}
+    for s in studies.values():
         s.evaluate("test")
         s.evaluate("valid", "sample", "loss")
-    one, many = studies
-    assert many.history == one.history
-    assert many.winner == one.winner
-    assert many.best.model.tobytes() == one.best.model.tobytes()
-    assert_same(tmp_path / str(workers), tmp_path / "1")
+    for n in several:
+        assert studies[n].history == studies[1].history
+        assert studies[n].winner == studies[1].winner
+        assert studies[n].best.model.tobytes() == studies[1].best.model.tobytes()
+        assert_same(tmp_path / str(n), tmp_path / "1")
 
 
-@pytest.mark.parametrize("schedule", [toys.SCHEDULE, Evolving()], ids=["halving", "children"])
+@pytest.mark.parametrize(
+    "schedule", [toys.SCHEDULE, pytest.param(Evolving(), marks=pytest.mark.slow)], ids=["halving", "children"]
+)
 def test_where_memory_is_kept_changes_nothing(tmp_path, monkeypatch, schedule):
     """In the states or in files, with or without a store, for any number of workers."""
     whole = toys.tune(schedule=schedule)
@@ -209,6 +211,7 @@ def test_failing_at_any_change_of_the_folder(tmp_path, monkeypatch):
     assert n > 25
 
 
+@pytest.mark.slow
 def test_killed_again_and_again(tmp_path, monkeypatch):
     """Now and then a little further, in files and in states, and still the same end."""
     monkeypatch.setattr(memory, "LIMIT", 0)
@@ -344,6 +347,7 @@ def test_orphaned_workers_end(tmp_path, finished):
     assert_same(tmp_path / "s", finished)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [memory.LIMIT, 0], ids=["in states", "in files"])
 def test_a_study_can_continue_while_orphans_still_work(tmp_path, finished, monkeypatch, limit):
     """Workers that have not noticed yet hold no lock; all they write is what clients remember, which is the same."""
@@ -401,7 +405,7 @@ def interrupt_at(n, number=signal.SIGINT, times=1):
 @pytest.mark.usefixtures("_every_status")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("at", [1, 7, 20, 29])
+@pytest.mark.parametrize("at", [7, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 20, 29))])
 def test_a_stopped_study_continues_to_the_same_end(tmp_path, monkeypatch, finished, at, workers, number):
     if workers > 1:
         monkeypatch.setenv("TOY_NAP", "0.005")

@@ -105,6 +105,7 @@ def test_the_number_of_workers_changes_nothing(tmp_path, kind, schedule):
     assert one.rounds_used == outline(schedule).cost <= schedule.budget
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "schedule"), EVERY)
 def test_a_stopped_study_continues_to_the_same_arms(tmp_path, monkeypatch, kind, schedule):
     whole = tune(kind, schedule, store=tmp_path / "whole")
@@ -231,6 +232,7 @@ def test_proposals_are_where_the_scores_were_good(kind):
     assert sum(rate < 0.01 for rate in elsewhere) >= 6
 
 
+@pytest.mark.slow
 def test_cmaes_moves_toward_the_good_arms():
     """Replayed on a table: the arms of the last generations score better than those of the first."""
     sampler, past = samplers.optuna("cmaes"), []
@@ -243,6 +245,7 @@ def test_cmaes_moves_toward_the_good_arms():
     assert np.mean(scores[-10:]) < 0.5 * np.mean(scores[:10])
 
 
+@pytest.mark.slow
 def test_arms_of_a_bracket_know_of_each_other():
     """A Gaussian process would propose its favourite again and again, if it did not know who is running there."""
     past, sampler = ready(), samplers.optuna("gp")
@@ -360,6 +363,7 @@ BOHB = { sampler = "tpe", schedule = { kind = "hyperband", budget = 80, longest 
 """
 
 
+@pytest.mark.slow
 def test_a_suite_compares_them_at_equal_rounds(tmp_path, fedtuner):
     """In a suite, whose studies share arms, each ends as it does alone; the budgets are used to a few rounds."""
     (tmp_path / "suite.toml").write_text(SUITE)

@@ -135,6 +135,7 @@ def test_torchs_generator_and_threads_are_left_alone():
     assert all(np.array_equal(a.change, b.change) for a, b in zip(first, again, strict=True))
 
 
+@pytest.mark.slow
 def test_the_result_does_not_depend_on_the_workers(tmp_path):
     """The same records, the same evaluation, and the same states, to the bit."""
     made, seen = problem(NETS["mlp"]), []

@@ -62,6 +62,7 @@ class TestTaskLawsOnAnotherDevice(TaskLaws):
         return arrays(10, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [net, lambda: models.mlp(4, 6, 3, 0.2)], ids=["sequential", "batched"])
 @pytest.mark.parametrize("method", [methods.fedavg, methods.scaffold, methods.maml], ids=lambda m: m.name)
 def test_weights_that_travel_to_the_device_and_back_are_the_same(build, method, away):
@@ -91,6 +92,7 @@ def test_plain_training_moves_the_weights_once_not_at_every_step(away, monkeypat
     assert np.isfinite(w).all()
 
 
+@pytest.mark.slow
 def test_everything_of_a_task_lands_on_its_device():
     task = Task(lambda: models.mlp(4, 6, 3)).on("meta")
     data = task.prepare(arrays(8, 0))

@@ -389,6 +389,7 @@ print(study.rounds_used)
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_has_used_threads_can_fork_workers():
     """GNU's OpenMP hangs in a fork that uses several threads again."""
     done = subprocess.run(

@@ -329,6 +329,7 @@ wild = st.integers(1, 6).flatmap(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(wild, st.sampled_from(STEPS), st.floats(0, 1))
 def test_theta_stays_on_the_simplex_whatever_comes_in(rounds, step, gamma):
@@ -342,6 +343,7 @@ def test_theta_stays_on_the_simplex_whatever_comes_in(rounds, step, gamma):
         assert set(choose(belief, 5, stream(0))) <= set(range(k))
 
 
+@pytest.mark.slow
 @every_step
 @pytest.mark.parametrize("value", [1.0, -1.0, 1e308, -1e308, math.nan, 1e-300])
 @pytest.mark.parametrize("gamma", [0.0, 1.0])
