@@ -1,0 +1,54 @@
+"""The table of docs/choosing.md is that of the committed results."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+ROOT = Path(__file__).parents[2]
+ROUNDS = ROOT / "benchmarks" / "rounds"
+
+
+@pytest.fixture(scope="module")
+def script():
+    sys.path.insert(0, str(ROUNDS))
+    try:
+        found = importlib.util.spec_from_file_location("rounds_benchmark", ROUNDS / "run.py")
+        made = importlib.util.module_from_spec(found)
+        found.loader.exec_module(made)
+    finally:
+        sys.path.remove(str(ROUNDS))
+        sys.modules.pop("problems", None)
+    return made
+
+
+@pytest.fixture(scope="module")
+def lines(script):
+    return script.read(ROUNDS / "results" / "rounds.jsonl")
+
+
+def test_the_docs_have_the_table_of_the_results(script, lines):
+    assert script.table(lines) in (ROOT / "docs" / "choosing.md").read_text()
+
+
+def test_no_reported_seed_was_used_to_choose_anything(lines):
+    assert lines
+    assert all(line["seed"] < 100 for line in lines)
+
+
+def test_every_way_had_the_same_rounds(lines):
+    for line in lines:
+        assert line["rounds"] <= line["budget"]
+        if line["way"] in ("untuned", "default+", "auto"):
+            assert line["rounds"] == line["budget"]
+
+
+def test_the_way_that_tunes_is_ahead_of_the_default(script, lines):
+    """What the README says: if it no longer holds, it must not be said."""
+    for metric, (worse, of) in script.behind(lines).items():
+        assert worse <= of / 20, metric
