@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 SIMULATION := .venv-flower
 PFL := .venv-pfl
-# Two processes, a file of tests in one of them; the files in their order, so that Flower's networks wait while the rest
-# computes.
+# Two processes, a file of tests in one of them; the files in their order, Flower's networks first (tests/conftest.py):
+# they wait while the rest computes.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 # Inputs of each kind that make fuzz tries.
 FUZZ ?= 2000

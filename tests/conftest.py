@@ -12,6 +12,11 @@ settings.register_profile("fedtuner", deadline=None)  # a busy machine is no fai
 settings.load_profile("fedtuner")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Flower's networks first: they wait most of the time, and meanwhile another process computes."""
+    items.sort(key=lambda item: item.path.stem not in ("test_deployment", "test_simulation_engine"))
+
+
 def pytest_collection_finish() -> None:
     """What is imported by now stays: collections of garbage need not look at it again, nor need forks copy it."""
     gc.collect()

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
+import torch
+
 import fedtuner as ft
 from fedtuner.problems import digits
 
@@ -22,10 +24,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*fork.*:Depr
 
 @pytest.fixture
 def speed(monkeypatch):
-    """The modules of benchmarks/speed, by name; other tests must not find them."""
+    """The modules of benchmarks/speed, by name; other tests must not find them, nor their number of threads."""
     monkeypatch.syspath_prepend(str(SPEED))
-    before = set(sys.modules)
+    before, threads = set(sys.modules), torch.get_num_threads()
+    torch.set_num_threads(1)  # beside other tests, more than one wait for each other
     yield importlib.import_module
+    torch.set_num_threads(threads)
     for name in set(sys.modules) - before:
         if Path(getattr(sys.modules[name], "__file__", None) or "").parent == SPEED:
             del sys.modules[name]
@@ -42,8 +46,8 @@ def test_rates_of_both_engines_and_of_the_naive_loop(speed):
 
 def test_the_naive_study_is_the_same_schedule(speed):
     """Its rounds are those of the study that it is compared with, and it learns."""
-    schedule = ft.halving(budget=18, longest=6, eta=2, eliminations=2)
-    assert speed("naive").study(digits.problem(), schedule) == 18
+    schedule = ft.halving(budget=6, longest=2, eta=2, eliminations=2)
+    assert speed("naive").study(digits.problem(), schedule) == 6
 
 
 def test_two_trees_are_compared_in_turns():

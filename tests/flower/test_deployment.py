@@ -1,8 +1,8 @@
 """Two Flower networks, insecure and with TLS, as docs/flower.md starts them: all apps run on them; parts are killed.
 
-A round of a trivial app takes five seconds or more, most of it waiting (a SuperNode looks for messages every 3 s and
-starts a process for each). So all runs go through two networks, several at a time, and the tests are one group for
-pytest-xdist, and one file: they wait while the other tests compute.
+A round of a trivial app takes seconds, most of them waiting (a SuperNode starts a process for each message). So all
+runs go through two networks, several at a time, and the tests are one file, the first for pytest-xdist
+(tests/conftest.py): they wait while the other tests compute. watch/sitecustomize.py shortens Flower's own pauses.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from toys import Softmax, remembering
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("flower-network")]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def networks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Network, Network]]:
     """Both networks. What can run without a test's doing begins at once."""
     folders = [tmp_path_factory.mktemp(name) for name in ("insecure", "tls")]
@@ -48,12 +48,12 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Network
         yield insecure, tls
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def insecure(networks: tuple[Network, Network]) -> Network:
     return networks[0]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def tls(networks: tuple[Network, Network]) -> Network:
     return networks[1]
 
@@ -66,7 +66,7 @@ def simulated(store: Path, arms: int, evaluate: bool) -> dict[str, str]:
     return outcome(store)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def restarted(insecure: Network) -> Network:
     """The insecure network after its SuperLink was killed during a run, and started again: two runs are under way."""
     store = insecure.folder / "toy"
@@ -95,7 +95,7 @@ def test_during_a_run_one_supernode_is_killed_and_another_restarts(restarted: Ne
     for name in ("second", "run"):  # they need all SuperNodes
         restarted.finish(name)
     store = restarted.folder / "killed"
-    restarted.launch(TOY, "killed", store=str(store), arms=1, cohort=3, least=2, deadline=45.0, evaluate=False)
+    restarted.launch(TOY, "killed", store=str(store), arms=1, cohort=3, least=2, deadline=30.0, evaluate=False)
     restarted.wait(lambda: len(records(store)) >= 1 or not restarted.alive("killed"), "no round was finished")
     restarted.kill("node-1")
     restarted.kill("node-2")

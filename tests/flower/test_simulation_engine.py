@@ -31,7 +31,7 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
     """The SuperLink that the printed command starts; two runs at a time, as there are two cores."""
     with (
@@ -53,7 +53,7 @@ def test_the_printed_command_tunes_the_quickstart(engine: Network) -> None:
     check(engine.finish("run"), engine.folder / "runs" / "simulated")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def later(engine: Network) -> Network:
     """The same SuperLink with its next two runs under way."""
     for name in ("run", "toy"):

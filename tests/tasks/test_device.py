@@ -101,7 +101,7 @@ def test_everything_of_a_task_lands_on_its_device():
     assert task._bound_loss(data, np.arange(4)).device.type == "meta"
     leaves = batched._leaves(task, torch.empty(2, task.size, device="meta"))
     x, y = torch.empty(2, 4, 4, device="meta"), torch.empty(2, 4, dtype=torch.long, device="meta")
-    found = batched._backward(task, leaves, x, y, torch.empty(2, 4, device="meta"), [], [])
+    found = batched._backward(leaves, batched._forward(task, leaves, x), y, torch.empty(2, 4, device="meta"))
     assert (found.device.type, found.shape) == ("meta", (2, task.size))
 
 
