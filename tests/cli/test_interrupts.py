@@ -39,8 +39,12 @@ print("not here")
 """
 
 
+# A shell starts background jobs without Python's handler of SIGINT.
+HANDLING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+
+
 def run(code, folder):
-    command = [sys.executable, "-c", code]
+    command = [sys.executable, "-c", HANDLING + code]
     return subprocess.run(command, cwd=folder, env=toys.environment(), capture_output=True, text=True, check=False)
 
 
