@@ -30,10 +30,10 @@ def test_mnist_has_the_numbers_of_its_readme(part, clients, examples, spread):
 
 
 @staged("mnist_by_writer", "mnist_by_writer.npz")
-def test_mnist_loads_within_two_seconds():
-    start = time.perf_counter()
+def test_mnist_loads_within_two_seconds_of_work():
+    start = time.process_time()
     assert len(mnist_writers.clients()) == 836
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
 
 
 def digits(folder, **changed):
