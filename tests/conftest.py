@@ -14,7 +14,7 @@ settings.load_profile("fedtuner")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Flower's networks first: they wait most of the time, and meanwhile another process computes."""
-    items.sort(key=lambda item: item.path.stem not in ("test_deployment", "test_simulation_engine"))
+    items.sort(key=lambda item: item.path.stem != "test_deployment")
 
 
 def pytest_collection_finish() -> None:
