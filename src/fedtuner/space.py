@@ -96,7 +96,6 @@ class Float:
         _check_range(self, self.log)
 
     def draw(self, rng: Generator) -> float:
-        """Return a uniform draw in the sampling scale."""
         return self.near(self.low, 1.0, rng)
 
     def near(self, centre: Any, eps: float, rng: Generator) -> float:
@@ -111,7 +110,6 @@ class Float:
         return self._inside(back(low + (high - low) * u))
 
     def at(self, u: float) -> float:
-        """Return the value at a part of the range."""
         if not self.log:
             return self._inside(self.low + (self.high - self.low) * u)
         low, high = math.log(self.low), math.log(self.high)
@@ -124,11 +122,9 @@ class Float:
         return is_number(value) and self.low <= value <= self.high  # type: ignore[operator]
 
     def ends(self) -> tuple[Value, ...]:
-        """Return both ends."""
         return self.low, self.high
 
     def describe(self) -> dict[str, Any]:
-        """Return the table that stands for this domain in TOML."""
         return {"low": float(self.low), "high": float(self.high)} | ({"log": True} if self.log else {})
 
 
@@ -156,7 +152,6 @@ class Int:
         _check_range(self, self.log, whole=True)
 
     def draw(self, rng: Generator) -> int:
-        """Return a uniform draw in the sampling scale."""
         return self.near(self.low, 1.0, rng)
 
     def near(self, centre: Any, eps: float, rng: Generator) -> int:
@@ -166,7 +161,6 @@ class Int:
         return self._rounded(self._units().near(centre, eps, rng))
 
     def at(self, u: float) -> int:
-        """Return the value at a part of the range."""
         return self._rounded(self._units().at(u)) if self.log else _share(self.low, self.high, u)
 
     def _units(self) -> Float:
@@ -180,11 +174,9 @@ class Int:
         return is_number(value) and value == int(value) and self.low <= value <= self.high  # type: ignore
 
     def ends(self) -> tuple[Value, ...]:
-        """Return both ends."""
         return self.low, self.high
 
     def describe(self) -> dict[str, Any]:
-        """Return the table that stands for this domain in TOML."""
         return {"low": int(self.low), "high": int(self.high)} | ({"log": True} if self.log else {})
 
 
@@ -204,7 +196,6 @@ class PowerOfTwo:
         _check_range(self, positive=True, whole=True)
 
     def draw(self, rng: Generator) -> int:
-        """Return two to a uniform exponent."""
         return self.near(self.low, 1.0, rng)
 
     def near(self, centre: Any, eps: float, rng: Generator) -> int:
@@ -213,7 +204,6 @@ class PowerOfTwo:
         return int(2 ** _near_integer(c, low, high, eps, rng))
 
     def at(self, u: float) -> int:
-        """Return the value at a part of the range of exponents."""
         return int(2 ** _share(int(self.low).bit_length() - 1, int(self.high).bit_length() - 1, u))
 
     def __contains__(self, value: object) -> bool:
@@ -225,11 +215,9 @@ class PowerOfTwo:
         )
 
     def ends(self) -> tuple[Value, ...]:
-        """Return both ends."""
         return self.low, self.high
 
     def describe(self) -> dict[str, Any]:
-        """Return the table that stands for this domain in TOML."""
         return {"low": int(self.low), "high": int(self.high), "power_of_two": True}
 
 
@@ -251,7 +239,6 @@ class Choice:
         checks.settle(self, values=made)
 
     def draw(self, rng: Generator) -> Value:
-        """Return a uniform draw."""
         return self.values[int(rng.integers(len(self.values)))]
 
     def near(self, centre: Any, eps: float, rng: Generator) -> Value:
@@ -260,18 +247,15 @@ class Choice:
         return fresh if redraw else centre
 
     def at(self, u: float) -> Value:
-        """Return the value that a part of [0, 1] belongs to."""
         return self.values[_share(0, len(self.values) - 1, u)]
 
     def __contains__(self, value: object) -> bool:
         return value in self.values
 
     def ends(self) -> tuple[Value, ...]:
-        """Return every choice."""
         return self.values
 
     def describe(self) -> Any:
-        """Return a list of values, or the value itself where there is one."""
         return list(self.values) if len(self.values) > 1 else self.values[0]
 
 
@@ -286,17 +270,14 @@ class OneMinus:
             raise SpecError(f"OneMinus({brief(self.inner)}): give a Float(low, high)")
 
     def draw(self, rng: Generator) -> float:
-        """Return one minus a draw."""
         return 1.0 - self.inner.draw(rng)
 
     def near(self, centre: Any, eps: float, rng: Generator) -> float:
-        """Return one minus a draw near one minus the centre."""
         inside = min(max(1.0 - float(centre), self.inner.low), self.inner.high)
         moved = self.inner.near(inside, eps, rng)
         return float(centre) if eps == 0 else 1.0 - moved
 
     def at(self, u: float) -> float:
-        """Return one minus the value at a part of the inner range."""
         return 1.0 - self.inner.at(1.0 - u)
 
     def __contains__(self, value: object) -> bool:
@@ -304,11 +285,9 @@ class OneMinus:
         return is_number(value) and self.inner.low - slack <= 1.0 - value <= self.inner.high + slack  # type: ignore
 
     def ends(self) -> tuple[Value, ...]:
-        """Return both ends."""
         return 1.0 - self.inner.high, 1.0 - self.inner.low
 
     def describe(self) -> dict[str, Any]:
-        """Return the table that stands for this domain in TOML."""
         return {"one_minus": self.inner.describe()}
 
 

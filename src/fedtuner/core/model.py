@@ -62,7 +62,6 @@ class Part:
 
     @property
     def size(self) -> int:
-        """Number of entries."""
         return math.prod(self.shape)
 
 
@@ -231,7 +230,6 @@ class NumPySteps:
     """A trainer's ``sgd`` and ``descend`` in NumPy, for trainers that have nothing faster."""
 
     def sgd(self, w: Vector, g: Vector, velocity: Vector | None, rates: Rates) -> None:
-        """Step in place."""
         if rates.decay:
             g += w * np.float32(rates.decay)
         if velocity is not None:
@@ -241,7 +239,6 @@ class NumPySteps:
         w -= g * np.float32(rates.lr)
 
     def descend(self, w: Vector, batches: Iterable[Rows], rates: Rates) -> None:
-        """Step in place along each batch."""
         velocity: Vector | None = None
         for n, rows in enumerate(batches, 1):
             g = self.gradient(w, rows)  # type: ignore[attr-defined]

@@ -31,7 +31,6 @@ class Median:
     each = True
 
     def __call__(self, plan: Plan, reports: Reports) -> Tally:
-        """Return the tally with medians in place of means of vectors."""
         return _tally(plan, reports, lambda rows: np.asarray(np.median(rows, axis=0), np.float32))
 
 
@@ -47,7 +46,6 @@ class Trimmed:
         checks.settle(self, share=checks.number("combine.share", self.share, 0, 0.49))
 
     def __call__(self, plan: Plan, reports: Reports) -> Tally:
-        """Return the tally with trimmed means of vectors."""
         return _tally(plan, reports, self._trim)
 
     def _trim(self, rows: NDArray[np.float32]) -> Vector:

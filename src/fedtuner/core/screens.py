@@ -46,7 +46,6 @@ class Values:
             raise SpecError(f"values: least = {self.least}, worst = {self.worst}, but no value is between")
 
     def __call__(self, plan: Plan, reports: Reports) -> list[Report | None]:
-        """Return the reports with their values cut; None where a value is impossible."""
         known = [None if r is None else _with_tried(r, [self._known(t) for t in r.tried]) for r in reports]
         possible = [r if r is not None and all(map(self._possible, r.tried)) else None for r in known]
         tried = [t for r in possible if r is not None for t in r.tried]
@@ -115,7 +114,6 @@ class Weights:
         checks.number("weights.share", self.share, 0, 1)
 
     def __call__(self, plan: Plan, reports: Reports) -> list[Report | None]:
-        """Return the reports with their weights cut."""
         arrived = [r for r in reports if r is not None]
         train, valid = (
             self._limit([r.examples for r in arrived if r.finite]),
@@ -184,7 +182,6 @@ class Norm:
         checks.number("norm.further", self.further, 1)
 
     def __call__(self, plan: Plan, reports: Reports) -> list[Report | None]:
-        """Return the reports with their updates shortened; None where a further vector is too long."""
         rates = {job.client: self._rate(job.config) for job in plan.jobs}
         used = {n: r for n, r in enumerate(reports) if r is not None and r.finite and r.examples}
         rate = {n: rates.get(r.client, 1.0) for n, r in used.items()}

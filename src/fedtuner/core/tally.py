@@ -73,7 +73,6 @@ class Mean:
     each = False
 
     def __call__(self, plan: Plan, reports: Reports) -> Tally:
-        """Return the tally."""
         arrived = [r for r in reports if r is not None]
         sound = [r for r in arrived if r.finite]
         trained = [r for r in sound if r.examples]
@@ -98,7 +97,6 @@ class Mean:
         )
 
     def describe(self) -> str:
-        """Return its name."""
         return "mean"
 
 

@@ -51,15 +51,12 @@ class Split:
         return x[0], y[0]
 
     def load(self) -> tuple[Array, Array]:
-        """Return x and y."""
         return self.source.take(np.asarray(self.rows))
 
     def labels(self) -> Array:
-        """Return y alone, without loading x."""
         return self.source.labels(np.asarray(self.rows))
 
     def fingerprint(self) -> str:
-        """Return a hash of the source's fingerprint and the rows."""
         named = repr(self.rows) if isinstance(self.rows, range) else self.rows.astype(np.int64).tobytes()
         digest = hashlib.blake2b(self.source.fingerprint().encode(), digest_size=12)
         digest.update(named.encode() if isinstance(named, str) else named)
@@ -73,15 +70,12 @@ class Table:
         self.x, self.y, self._fingerprint = x, y, fingerprint
 
     def take(self, rows: Array) -> tuple[Array, Array]:
-        """Return these examples, copied."""
         return np.ascontiguousarray(self.x[rows]), self.y[rows]
 
     def labels(self, rows: Array) -> Array:
-        """Return the labels of these examples."""
         return self.y[rows]
 
     def fingerprint(self) -> str:
-        """Return a hash of the arrays, computed once."""
         if self._fingerprint is None:
             digest = hashlib.blake2b(digest_size=12)
             for part in (self.x, self.y):

@@ -40,17 +40,14 @@ class Windows:
         return Windows, (self._text,)  # a pickled view would be a copy of all windows
 
     def take(self, rows: Array) -> tuple[Array, Array]:
-        """Return the windows that start at these positions."""
         cut = self._views[rows]
         return cut[:, :WINDOW], cut[:, WINDOW]
 
     def labels(self, rows: Array) -> Array:
-        """Return the characters that follow these windows."""
         following: Array = self._text[np.asarray(rows) + WINDOW]
         return following
 
     def fingerprint(self) -> str:
-        """Return a hash of the text."""
         return self._fingerprint
 
 

@@ -45,12 +45,10 @@ class NamedArrays(ModelDefaults):
         self.start: Vector | None = self.vector(arrays)
 
     def initial(self, seed: int) -> Vector:
-        """Return the arrays as they were given."""
         assert self.start is not None
         return self.start.copy()
 
     def layout(self) -> list[Part]:
-        """Return the arrays in their order in w."""
         return [Part(name, self._kinds[name][0]) for name in self._order]
 
     def vector(self, arrays: Mapping[str, Any]) -> Vector:

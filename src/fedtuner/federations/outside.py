@@ -45,27 +45,21 @@ class Outside(FederationDefaults):
         raise SpecError("these clients are outside of fedtuner: ask() for rounds and tell() their reports")
 
     def present(self) -> Sequence[int]:
-        """Return all clients; ``tell`` takes None for one that does not answer."""
         return range(len(self.ids))
 
     def everyone(self) -> Sequence[int]:
-        """Return all clients."""
         return self.present()
 
     def population(self) -> int:
-        """Return how many clients there are."""
         return len(self.ids)
 
     def id_of(self, client: int) -> str | int:
-        """Return a client's id."""
         return self.ids[client]
 
     def check(self, setup: Setup) -> None:
-        """Refuse cohorts of more clients than there are."""
         if setup.cohort > len(self.ids):
             raise SpecError(f"cohort = {setup.cohort}, but there are {len(self.ids)} clients: lower cohort")
 
     def describe(self) -> dict[str, Any]:
-        """Return name, clients and a hash of ids and shapes."""
         digest = hashlib.blake2b(repr((self.ids, self.model.layout())).encode(), digest_size=12).hexdigest()
         return {"name": self.name, "clients": len(self.ids), "fingerprint": digest}

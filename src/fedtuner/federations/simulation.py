@@ -86,19 +86,15 @@ class Simulation(FederationDefaults):
         return self.model
 
     def population(self) -> int:
-        """Return how many clients there are."""
         return len(self.clients)
 
     def present(self) -> Sequence[int]:
-        """Return all clients: here everybody is present."""
         return range(len(self.clients))
 
     def everyone(self) -> Sequence[int]:
-        """Return all clients."""
         return self.present()
 
     def id_of(self, client: int) -> str | int:
-        """Return a client's id."""
         return self.clients[client].id
 
     def data(self, client: int, split: str) -> Sized:
@@ -206,7 +202,6 @@ class Simulation(FederationDefaults):
             raise type(error)(f"client {brief(self.clients[client].id)}, {split} data: {error}") from error
 
     def size(self, client: int, split: str) -> int:
-        """Return how many examples a client's split has, without loading a lazy one."""
         if (client, split) not in self._prepared:
             given = getattr(self.clients[client], split)
             if isinstance(given, Lazy):

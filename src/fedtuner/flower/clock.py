@@ -22,9 +22,7 @@ class RealClock:
     """The machine's own time."""
 
     def now(self) -> float:
-        """Return the monotonic time."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Sleep."""
         time.sleep(seconds)

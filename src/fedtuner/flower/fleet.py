@@ -143,7 +143,6 @@ class Fleet(FederationDefaults):
         return len(self.roster.ids)
 
     def id_of(self, client: int) -> str | int:
-        """Return the id that a client reported."""
         return self.roster.ids[client]
 
     def check(self, setup: Setup) -> None:
@@ -158,11 +157,9 @@ class Fleet(FederationDefaults):
         return {"name": self.name, "clients": "a fleet of", "fingerprint": digest.hexdigest()}
 
     def met(self) -> Sequence[str | int]:
-        """Return the ids of all clients that have come by."""
         return list(self.roster.ids.values())
 
     def recall(self, ids: Sequence[str | int]) -> None:
-        """Take note of the clients that a study had met before it was continued."""
         self.roster.recall(ids)
 
     def retire(self, arms: Sequence[int]) -> None:
@@ -170,7 +167,6 @@ class Fleet(FederationDefaults):
         self.out = tuple(sorted({*self.out, *arms}))
 
     def notes(self) -> Sequence[Note]:
-        """Return what went wrong since this was last asked."""
         notes, self._notes = self._notes, []
         return notes
 

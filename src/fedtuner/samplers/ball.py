@@ -24,7 +24,6 @@ class Ball:
         checks.settle(self, eps=checks.number("sampler.eps", self.eps))
 
     def propose(self, space: Space, seed: int, id: int, first: int, past: Sequence[Past]) -> Configs:
-        """Return the centre, or a draw from its neighbourhood."""
         centre = draw(space.client, stream(seed, "arm", 0, "client"))
         client = near(space.client, centre, self.eps, stream(seed, "arm", 0, "candidate", id)) if id else centre
         return client, draw(space.server, stream(seed, "arm", 0, "server"))
@@ -33,5 +32,4 @@ class Ball:
         """Take everything."""
 
     def describe(self) -> Mapping[str, object]:
-        """Return its table."""
         return {"kind": "ball", "eps": self.eps}

@@ -46,7 +46,6 @@ class Optuna:
 
     @property
     def learns(self) -> bool:
-        """Whether proposals depend on the arms before: all but random's."""
         return self.kind != "random"
 
     def check(self, space: Space, schedule: Schedule) -> None:
@@ -66,7 +65,6 @@ class Optuna:
             )
 
     def propose(self, space: Space, seed: int, id: int, first: int, past: Sequence[Past]) -> Configs:
-        """Return a client and a server configuration for arm ``id``."""
         with _quiet(self.kind):
             if self.kind == "cmaes":
                 return self._replay(space, seed, [*((p.first, p) for p in past), (first, None)])
@@ -109,7 +107,6 @@ class Optuna:
         return samplers.RandomSampler(seed=own)
 
     def describe(self) -> Any:
-        """Return its name, or a table where it is not as usual."""
         return self.kind if self.startup == Optuna().startup else {"kind": self.kind, "startup": self.startup}
 
 

@@ -31,7 +31,6 @@ class Include:
 
     @property
     def learns(self) -> bool:
-        """Whether the other sampler does."""
         return self.rest.learns
 
     def propose(self, space: Space, seed: int, id: int, first: int, past: Sequence[Past]) -> Configs:
@@ -44,11 +43,9 @@ class Include:
         return self.rest.propose(space, seed, id - n, max(0, first - n), known)
 
     def check(self, space: Space, schedule: Schedule) -> None:
-        """Leave it to the other sampler."""
         self.rest.check(space, schedule)
 
     def describe(self) -> Mapping[str, Any]:
-        """Return its table."""
         return {"kind": "include", "configs": self.configs, "rest": self.rest}
 
 

@@ -40,7 +40,6 @@ class Stratified:
         checks.settle(self, arms=arms, decades=decades, centre=dict(self.centre))
 
     def propose(self, space: Space, seed: int, id: int, first: int, past: Sequence[Past]) -> Configs:
-        """Return the arm's part of every range."""
         client = {name: self._near_centre(name, domain) for name, domain in space.client.items()}
         return self._drawn("client", client, seed, id), self._drawn("server", space.server, seed, id)
 

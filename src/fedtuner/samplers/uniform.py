@@ -18,7 +18,6 @@ class Uniform:
     learns = False
 
     def propose(self, space: Space, seed: int, id: int, first: int, past: Sequence[Past]) -> Configs:
-        """Return a uniform draw."""
         client, server = stream(seed, "arm", id, "client"), stream(seed, "arm", id, "server")
         return draw(space.client, client), draw(space.server, server)
 
@@ -26,7 +25,6 @@ class Uniform:
         """Take everything."""
 
     def describe(self) -> str:
-        """Return its name."""
         return "uniform"
 
 

@@ -29,16 +29,13 @@ class Alone:
 
     @property
     def longest(self) -> int:
-        """All rounds."""
         return self.budget
 
     @property
     def scoring(self) -> Scoring:
-        """How the arm's score is shown."""
         return Scoring(self.score, self.discount)
 
     def steps(self) -> Generator[Step, Evidence, Key]:
-        """Advance the arm to the mark, then to the end."""
         start, keep = {0: Start(horizon=self.budget)}, tuple[Key, ...]()
         if self.mark is not None and self.mark < self.budget:
             yield Step({0: self.mark}, start)

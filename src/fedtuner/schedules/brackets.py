@@ -42,11 +42,9 @@ class Bracketed:
 
     @property
     def scoring(self) -> Scoring:
-        """How arms are scored."""
         return Scoring(self.score, self.discount)
 
     def steps(self) -> Generator[Step, Evidence, Key]:
-        """Play the brackets; the best of their survivors wins."""
         return play(self.brackets)
 
 

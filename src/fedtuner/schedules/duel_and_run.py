@@ -80,12 +80,10 @@ class Duel:
 
     @property
     def longest(self) -> int:
-        """Rounds of the model that wins."""
         return (1 + LONGER) * self.rung + self.run
 
     @property
     def scoring(self) -> Scoring:
-        """How an arm's score is shown."""
         return Scoring(self.score, self.discount)
 
     def steps(self) -> Generator[Step, Evidence, Key]:

@@ -37,24 +37,20 @@ class Quadratics(ModelDefaults):
         self.trainable, self.size = size, size + statistics
 
     def initial(self, seed: int) -> Vector:
-        """Return a w near zero."""
         w = np.zeros(self.size, np.float32)
         w[: self.trainable] = 0.1 * stream(seed, "quadratics").standard_normal(self.trainable)
         return w
 
     def prepare(self, split: Any) -> Points:
-        """Return the split: a pair of examples and curvature."""
         if split is None:
             return Points(np.zeros((0, 1), np.float32), np.ones(1, np.float32))
         return Points(np.asarray(split[0], np.float32), np.asarray(split[1], np.float32))
 
     @contextmanager
     def training(self, data: Points, config: Config, seed: int) -> Iterator[_Trainer]:
-        """Yield the gradients of a client's loss."""
         yield _Trainer(data, self.trainable)
 
     def evaluate(self, w: Vector, data: Points, config: Config) -> Metrics:
-        """Return the mean loss and error."""
         if not len(data):
             return NOTHING
         losses = 0.5 * (data.curvature * (w[: self.trainable] - data.x).astype(np.float64) ** 2).sum(axis=1)
@@ -62,7 +58,6 @@ class Quadratics(ModelDefaults):
         return Metrics(loss, loss / (1 + loss) if np.isfinite(loss) else float("nan"), len(data))
 
     def layout(self) -> list[Part]:
-        """Return the parts of w."""
         counts = [Part("batches", (self.size - self.trainable,))] if self.size > self.trainable else []
         return [Part("w", (self.trainable,)), *counts]
 

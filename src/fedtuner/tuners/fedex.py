@@ -135,15 +135,12 @@ class FedEx:
         return replace(belief, theta=theta)
 
     def best(self, belief: Belief) -> Config:
-        """Return the mode of theta."""
         return belief.candidates[belief.theta.mode]
 
     def offers(self, belief: Belief) -> tuple[tuple[Config, ...], Floats]:
-        """Return c_1..c_k and theta."""
         return belief.candidates, belief.theta.p
 
     def summary(self, belief: Belief) -> Summary:
-        """Return theta's entropy and mode."""
         return Summary(belief.theta.entropy, belief.theta.mode, float(belief.theta.p.max()))
 
     def pack(self, belief: Belief) -> Vectors:
@@ -153,7 +150,6 @@ class FedEx:
         return {"log_theta": theta.log_theta, "memory": memory}
 
     def unpack(self, begun: Belief, arrays: Vectors) -> Belief:
-        """Return the belief that was packed."""
         past, mass, log_squares = map(float, arrays["memory"])
         log_theta = np.asarray(arrays["log_theta"], np.float64)
         return replace(begun, theta=Theta(log_theta, past, mass, log_squares))

@@ -23,39 +23,30 @@ class Untuned:
     tried = 1
 
     def begin(self, arm: Arm, space: Space, seed: int, parent: Config | None) -> Config:
-        """Return the arm's configuration."""
         return arm.client
 
     def choose(self, belief: Config, n: int, streams: Streams) -> tuple[tuple[Choice, ...], ...]:
-        """Return it for every client."""
         return ((Choice(0, belief),),) * n
 
     def value(self, tried: Tried) -> float:
-        """Return the error, from which nothing is learned."""
         return tried.after.error
 
     def update(self, belief: Config, seen: Sequence[Seen]) -> Config:
-        """Learn nothing."""
         return belief
 
     def best(self, belief: Config) -> Config:
-        """Return the configuration."""
         return belief
 
     def offers(self, belief: Config) -> tuple[tuple[Config, ...], Floats]:
-        """Return the configuration, which is certain."""
         return (belief,), np.ones(1)
 
     def summary(self, belief: Config) -> Summary:
-        """Return that there is one configuration."""
         return Summary()
 
     def pack(self, belief: Config) -> Vectors:
-        """Return nothing: the arm has it."""
         return {}
 
     def unpack(self, begun: Config, arrays: Vectors) -> Config:
-        """Return the arm's configuration."""
         return begun
 
 

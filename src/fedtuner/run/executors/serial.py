@@ -21,13 +21,11 @@ class Serial:
         self._round, self._blobs = round, blobs
 
     def advance(self, work: Sequence[Advance], stop: Stop) -> Iterator[Progress]:
-        """Advance the arms one after the other."""
         for one in work:
             if not stop():
                 yield from advance(self._round, self._blobs, one, stop)
 
     def evaluate(self, plan: Plan) -> Tally:
-        """Do the jobs one after the other."""
         return self._round.tally(plan, measure(self._round, self._blobs, plan))
 
     def close(self) -> None:

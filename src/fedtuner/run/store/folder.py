@@ -62,12 +62,10 @@ class Folder:
         return exists(self.journal)
 
     def events(self) -> Iterator[Event]:
-        """Yield the events of all finished flushes."""
         known, self._read = self._read, None
         yield from self._decode()[0] if known is None else known
 
     def append(self, events: Sequence[Event], notes: Sequence[Note] = ()) -> None:
-        """Add lines to the journal and to the log."""
         with self._writing():
             if events:
                 lines = encode(events)
@@ -80,7 +78,6 @@ class Folder:
                 self.files.append(self.path / "log.jsonl", "".join(f"{line}\n" for line in logged).encode())
 
     def save(self, key: Key, state: State, belief: Vectors) -> str:
-        """Write a state's file."""
         data = pack(state, belief)
         with self._writing():
             for arm in {blob.arm for blob in blobs_of(state.memory)}:  # what it refers to is on disk before it is
@@ -90,7 +87,6 @@ class Folder:
         return checksum(data)
 
     def load(self, key: Key, known: str = "") -> tuple[State, Vectors]:
-        """Read a state's file; ``known`` is its checksum."""
         path = self._file(key)
         try:
             data = path.read_bytes()
@@ -102,11 +98,9 @@ class Folder:
             raise StoreError(f"{path} is missing or damaged ({why}): restore it, or use another store") from error
 
     def has(self, key: Key) -> bool:
-        """Return whether a state's file is there."""
         return self._file(key).exists()
 
     def drop(self, keys: Iterable[Key]) -> None:
-        """Delete states' files."""
         with self._writing():
             for key in keys:
                 self.files.remove(self._file(key))
@@ -147,7 +141,6 @@ class Folder:
         )
 
     def close(self) -> None:
-        """Let another process have the folder."""
         if self._lock is not None:
             self._lock.release()
             self._lock = self._read = None

@@ -35,31 +35,25 @@ class InMemory:
         return bool(self._events)
 
     def events(self) -> Iterator[Event]:
-        """Yield what has happened."""
         yield from list(self._events)
 
     def append(self, events: Sequence[Event], notes: Sequence[Note] = ()) -> None:
-        """Add to what has happened."""
         self._events += events
         self.notes += notes
 
     def save(self, key: Key, state: State, belief: Vectors) -> str:
-        """Keep a state."""
         self._states[key] = (state, belief)
         return "in memory"
 
     def load(self, key: Key, known: str = "") -> tuple[State, Vectors]:
-        """Return a state."""
         if key not in self._states:
             raise StoreError(f"the state of arm {key[0]} after round {key[1]} is no longer kept")
         return self._states[key]
 
     def has(self, key: Key) -> bool:
-        """Return whether a state is kept."""
         return key in self._states
 
     def drop(self, keys: Iterable[Key]) -> None:
-        """Let go of states."""
         for key in keys:
             self._states.pop(key, None)
 
@@ -70,5 +64,4 @@ class InMemory:
         self._open = True
 
     def close(self) -> None:
-        """Let another study have it."""
         self._open = False

@@ -72,7 +72,6 @@ class FileBlobs:
     held: Held | None = None  # the folder that they are in, where it is a study's
 
     def put(self, blob: Blob, vectors: Vectors) -> None:
-        """Write a client's vectors; if they are there already, they are the same."""
         from safetensors.numpy import save
 
         path = self._path(blob)
@@ -82,7 +81,6 @@ class FileBlobs:
             self.files.replace(path, bytes(save(dict(vectors))))
 
     def get(self, blob: Blob) -> Vectors:
-        """Read a client's vectors."""
         from safetensors.numpy import load
 
         path = self._path(blob)
@@ -92,7 +90,6 @@ class FileBlobs:
             raise StoreError(f"{path}, what a client remembers, is missing or damaged ({error}): restore it") from error
 
     def sweep(self, arm: int, used: Iterable[Blob], until: int | None = None) -> None:
-        """Delete an arm's files of rounds up to ``until`` but for those used; later ones belong to rounds under way."""
         self._check()
         folder = self.folder / str(arm)
         if not folder.is_dir():
