@@ -269,6 +269,28 @@ def test_the_neighbourhood_of_any_real(d, where, eps, seed):
     assert abs(found - to(centre)) <= (b - a) * eps + slack
 
 
+@pytest.mark.parametrize(
+    ("d", "centre", "low", "high"),
+    [
+        (Float(0.0, 1.0), 3.0, 2.9, 3.0),
+        (Float(0.01, 1.0, log=True), 10.0, 10 ** (1 - 0.2), 10.0),
+        (Float(1e-5, 1e-1, log=True), 0.0, 0.0, 0.0),
+        (Int(1, 5), 20, 20, 20),
+        (Int(1, 21), 40, 38, 40),
+        (Int(1, 100, log=True), 1000, 600, 1000),
+        (PowerOfTwo(8, 128), 1024, 1024, 1024),
+        (PowerOfTwo(8, 128), 20, 16, 32),
+        (OneMinus(Float(1e-4, 1e-2, log=True)), 1.0, 1.0, 1.0),
+        (OneMinus(Float(0.1, 0.2)), 0.5, 0.5, 0.51),
+    ],
+)
+def test_a_centre_outside_the_range_is_meant_to_be_there(d, centre, low, high):
+    near = [d.near(centre, 0.1, stream(0, n)) for n in range(50)]
+    assert all(low - 1e-9 <= value <= high + 1e-9 for value in near)
+    assert {type(value) for value in near} == {type(centre)}
+    assert d.near(centre, 0.0, stream(0)) == centre
+
+
 def test_one_minus_moves_what_it_is_one_minus_of():
     """gamma = 0.999 is 10^-3 below one; the range has two decades, so eps = 0.1 reaches 0.2 to each side."""
     d, rng = OneMinus(Float(1e-4, 1e-2, log=True)), stream(0, "near")
@@ -359,6 +381,7 @@ def test_a_choice_is_redrawn_with_probability_eps(eps):
 @pytest.mark.parametrize(
     ("literal", "meaning"),
     [
+        ({"low": np.int64(1), "high": np.int32(5)}, Int(1, 5)),
         (0.1, Choice([0.1])),
         (3, Choice([3])),
         ("adam", Choice(["adam"])),

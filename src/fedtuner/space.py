@@ -2,6 +2,8 @@
 
 A domain has a *sampling scale* (the logarithm where ``log``); uniform draws and the local perturbation both happen
 in that scale. The neighbourhood is intersected with the range and then drawn from, so no mass piles up at the ends.
+A centre outside the range, such as a default that is meant to be there, extends the range as far as itself; one that
+the scale does not have (0 where it is logarithmic) is its own only neighbour.
 """
 
 from __future__ import annotations
@@ -101,13 +103,14 @@ class Float:
     def near(self, centre: Any, eps: float, rng: Generator) -> float:
         """Return a uniform draw from [c - (b-a) eps, c + (b-a) eps], within the range."""
         to, back = (math.log, math.exp) if self.log else (float, float)
+        u = rng.random()  # drawn even where eps = 0: the stream's place does not depend on eps
+        if eps == 0 or (self.log and centre <= 0):
+            return float(centre)
         c, a, b = to(centre), to(self.low), to(self.high)
         reach = (b - a) * eps
-        u = rng.random()  # drawn even where eps = 0: the stream's place does not depend on eps
-        if eps == 0:
-            return float(centre)
-        low, high = max(a, c - reach), min(b, c + reach)
-        return self._inside(back(low + (high - low) * u))
+        low, high = max(min(a, c), c - reach), min(max(b, c), c + reach)
+        made = back(low + (high - low) * u)  # which may round past the end
+        return float(min(max(made, min(self.low, centre)), max(self.high, centre)))
 
     def at(self, u: float) -> float:
         if not self.log:
@@ -116,7 +119,7 @@ class Float:
         return self._inside(math.exp(low + (high - low) * u))
 
     def _inside(self, value: float) -> float:
-        return float(min(max(value, self.low), self.high))  # exp(log(x)) may round past the end
+        return float(min(max(value, self.low), self.high))  # exp(log(x)) may round
 
     def __contains__(self, value: object) -> bool:
         return is_number(value) and self.low <= value <= self.high  # type: ignore[operator]
@@ -131,6 +134,7 @@ class Float:
 def _near_integer(centre: int, low: int, high: int, eps: float, rng: Generator) -> int:
     """Return a uniform draw from {c - floor((b-a) eps), ..., c + ceil((b-a) eps)}, within {a, ..., b}."""
     reach = round((high - low) * min(eps, 1.0), 9)  # 100 * 0.07 is 7, not 7.000000000000001
+    low, high = min(low, centre), max(high, centre)
     return int(rng.integers(max(low, centre - math.floor(reach)), min(high, centre + math.ceil(reach)), endpoint=True))
 
 
@@ -158,7 +162,8 @@ class Int:
         """Return a uniform draw from the paper's discrete neighbourhood, within the range."""
         if not self.log:
             return _near_integer(int(centre), self.low, self.high, eps, rng)
-        return self._rounded(self._units().near(centre, eps, rng))
+        moved = round(self._units().near(centre, eps, rng))
+        return int(min(max(moved, min(self.low, centre)), max(self.high, centre)))
 
     def at(self, u: float) -> int:
         return self._rounded(self._units().at(u)) if self.log else _share(self.low, self.high, u)
@@ -200,8 +205,9 @@ class PowerOfTwo:
 
     def near(self, centre: Any, eps: float, rng: Generator) -> int:
         """Return two to an exponent from the paper's discrete neighbourhood of the centre's."""
-        low, high, c = (int(n).bit_length() - 1 for n in (self.low, self.high, centre))
-        return int(2 ** _near_integer(c, low, high, eps, rng))
+        low, high, c = (max(int(n), 1).bit_length() - 1 for n in (self.low, self.high, centre))
+        moved = int(2 ** _near_integer(c, low, high, eps, rng))
+        return int(centre) if eps == 0 else moved  # the centre may be no power
 
     def at(self, u: float) -> int:
         return int(2 ** _share(int(self.low).bit_length() - 1, int(self.high).bit_length() - 1, u))
@@ -273,8 +279,10 @@ class OneMinus:
         return 1.0 - self.inner.draw(rng)
 
     def near(self, centre: Any, eps: float, rng: Generator) -> float:
-        inside = min(max(1.0 - float(centre), self.inner.low), self.inner.high)
-        moved = self.inner.near(inside, eps, rng)
+        inner = 1.0 - float(centre)
+        if centre in self:  # 1 - (1 - x) may be beyond the end by a rounding
+            inner = min(max(inner, self.inner.low), self.inner.high)
+        moved = self.inner.near(inner, eps, rng)
         return float(centre) if eps == 0 else 1.0 - moved
 
     def at(self, u: float) -> float:
@@ -332,7 +340,7 @@ def _from_table(table: dict[str, Any], name: str) -> Domain:
         if log:
             raise SpecError(f"{name}: power_of_two and log are both given, but powers are logarithmic: leave log out")
         return PowerOfTwo(low, high)
-    whole = isinstance(low, int) and isinstance(high, int)
+    whole = checks.is_whole(low) and checks.is_whole(high)
     return Int(low, high, log) if whole else Float(low, high, log)
 
 

@@ -12,7 +12,7 @@ from fedtuner.core.tally import weighted
 from fedtuner.errors import SpecError
 from fedtuner.methods.fedpa import posterior_delta
 from fedtuner.methods.server import average
-from fedtuner.space import Space
+from fedtuner.space import Float, Space
 from fedtuner.testing import MethodLaws, toys
 from fedtuner.testing.rounds import a_round, advance, an_arm, bits, reported, settle
 from fedtuner.testing.toys import optimum, quadratics
@@ -318,6 +318,7 @@ def test_a_client_that_has_diverged_stops_early(method, client, monkeypatch):
         ("fedavg", Space({"lr": -0.1}), ["client.lr = -0.1", ">= 0"]),
         ("fedavg", Space({"epochs": [1, 2.5]}), ["client.epochs = 2.5", "whole number"]),
         ("fedavg", Space({"batch": 0}), ["client.batch = 0", ">= 1"]),
+        ("fedavg", Space({"batch": Float(8, 64)}), ["client.batch = Float(8, 64)", "whole number", "give Int(8, 64)"]),
         ("fedavg", Space({"momentum": 1.5}), ["client.momentum = 1.5", "<= 1"]),
         ("fedavg", Space({"lr": "fast"}), ["client.lr = 'fast'", "number"]),
         ("fedavg", Space({"optimiser": "rmsprop"}), ["client.optimiser = 'rmsprop'", "sgd", "adam"]),

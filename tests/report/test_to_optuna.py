@@ -156,3 +156,15 @@ def test_a_folder_is_still_where_the_model_goes(tmp_path, study):
     for words in ((study.path, "--to", tmp_path / "a"), ("--to", tmp_path / "b", study.path)):
         assert run(*words) == 0
     assert (tmp_path / "a" / "model.safetensors").read_bytes() == (tmp_path / "b" / "model.safetensors").read_bytes()
+
+
+def test_included_arms_outside_of_the_ranges_are_exported_as_they_are(tmp_path):
+    outside = {"lr": 5.0, "epochs": 9, "batch": 3, "weight_decay": 0.0}
+    study = toys.tune(space=SPACE, method="fedavg", include=[{"client": outside}], store=tmp_path / "mine", workers=1)
+    assert len(study.best.candidates) == 3  # FedEx draws around such an arm, too
+    assert run(study.path, "--to", "optuna", f"{tmp_path}/log") == 0
+    params = read(f"{tmp_path}/log").trials[0].params
+    fixed = SPACE.client["weight_decay"].ends()[0]
+    given = study.journal.arms[0].client
+    assert {name: given[name] for name in outside} == {**outside, "weight_decay": fixed}
+    assert params["client.lr"] >= 1.0

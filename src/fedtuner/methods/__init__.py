@@ -24,12 +24,18 @@ from fedtuner.methods.fedpa import fedpa
 from fedtuner.methods.maml import maml
 from fedtuner.methods.paper_ranges import paper_ranges
 from fedtuner.methods.scaffold import scaffold
+from fedtuner.tables import find
 
 ALL = {method.name: method for method in (fedavg, fedprox, reptile, scaffold, feddyn, fedpa, ditto, maml)}
 
 
 def named(name: str) -> Method:
-    """Return the method of this name."""
+    """Return the method of this name, or one's own that ``package.module:name`` names."""
+    if isinstance(name, str) and ":" in name:
+        found = find(name, "method")
+        if not isinstance(found, Method):
+            raise SpecError(f"method = {brief(name)} is {type(found).__name__}, but must be a Method")
+        return found
     if not isinstance(name, str) or name not in ALL:
         raise SpecError(f"no method {brief(name)}{suggest(name, list(ALL))}")
     return ALL[name]

@@ -92,17 +92,16 @@ def _distribution(domain: Domain, value: Any) -> BaseDistribution:
     """Return the distribution of a hyperparameter as it is shown: in its own units."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    if isinstance(domain, Float):
-        return FloatDistribution(domain.low, domain.high, log=domain.log)
-    if isinstance(domain, OneMinus):
-        low, high = domain.ends()
-        return FloatDistribution(min(float(low), value), max(float(high), value))  # 1 - x rounds
-    if isinstance(domain, Int):
-        return IntDistribution(domain.low, domain.high, log=domain.log)
+    if isinstance(domain, (Float, Int, OneMinus)):  # an included arm may lie outside; and 1 - x rounds
+        low, high = (f(end, value) for f, end in zip((min, max), domain.ends(), strict=True))
+        log = isinstance(domain, (Float, Int)) and domain.log and low > 0
+        return IntDistribution(low, high, log=log) if isinstance(domain, Int) else FloatDistribution(low, high, log=log)
     if isinstance(domain, PowerOfTwo):
-        return CategoricalDistribution([2**e for e in range(domain.low.bit_length() - 1, domain.high.bit_length())])
-    assert isinstance(domain, Choice)  # a Space from a file has no other kind
-    return CategoricalDistribution(domain.values)
+        values: list[Any] = [2**e for e in range(domain.low.bit_length() - 1, domain.high.bit_length())]
+    else:
+        assert isinstance(domain, Choice)  # a Space from a file has no other kind
+        values = list(domain.values)
+    return CategoricalDistribution(values if value in values else [*values, value])
 
 
 def _storage(url: str) -> Any:

@@ -118,7 +118,7 @@ class Spec:
     def _method(self) -> Method:
         """Return the method with the ranges that the file asks for."""
         checks.one_of("ranges", self.ranges, ("usual", "paper"))
-        found = method_named(self.method)
+        found = methods.named(self.method)
         return methods.paper_ranges(found) if self.ranges == "paper" else found
 
     def space(self, method: Method, model: Model) -> Space | None:
@@ -145,16 +145,6 @@ _SETTINGS = {
     "auto": set(tables.parameters(Auto)),
     "combine": {name for kind in COMBINES.values() for name in tables.parameters(kind)},
 }
-
-
-def method_named(name: str) -> Method:
-    """Return a built-in method, or one's own that ``package.module:name`` names."""
-    if ":" not in name:
-        return methods.named(name)
-    found = tables.find(name, "method")
-    if not isinstance(found, Method):
-        raise SpecError(f"method = {brief(name)} is {type(found).__name__}, but must be a Method")
-    return found
 
 
 def _real(domains: Mapping[str, Any], hypers: Mapping[str, Hyper]) -> dict[str, Any]:

@@ -218,7 +218,7 @@ def prepare(
     problem: Federation,
     space: Space | None = None,
     *,
-    method: Method = methods.fedavg,
+    method: Method | str = methods.fedavg,
     fedex: FedEx | None = None,
     tuner: Tuner | None = None,
     schedule: Schedule | None = None,
@@ -254,6 +254,7 @@ def prepare(
         settings["tuner"] = fedex or tuner
     if schedule is not None:
         settings["schedule"] = schedule
+    method = methods.named(method) if isinstance(method, str) else method
     given = {"method": method, "space": space, **settings}
     check_given(problem, given)
     if "include" in given:
@@ -300,7 +301,7 @@ def tune(
     problem: Federation,
     space: Space | None = None,
     *,
-    method: Method = methods.fedavg,
+    method: Method | str = methods.fedavg,
     fedex: FedEx | None = _PAPERS,
     schedule: Schedule | None = None,
     budget: int | None = None,
@@ -319,6 +320,7 @@ def tune(
     """Tune a method's hyperparameters on a problem and return the finished study.
 
     space       what is tuned; by default the hyperparameters of the method and of the model
+    method      one of ``fedtuner.methods``, or its name: "fedprox"
     fedex       None: every arm has one client configuration, which only the schedule tunes; ``tuner=`` replaces FedEx
     schedule    by default the paper's successive halving, with 2000 rounds
     cohort      clients per round; ``cohorts="shared"`` gives all arms the same clients in the same round
