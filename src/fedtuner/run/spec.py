@@ -46,24 +46,15 @@ if sys.version_info >= (3, 11):
 else:  # pragma: no cover
     import tomli as tomllib
 
-PROBLEMS = {
-    "digits": "fedtuner.problems.digits:problem",
-    "digits-in-order": "fedtuner.problems.digits:problem_in_order",
-    "mnist-writers": "fedtuner.problems.mnist_writers:problem",
-    "mnist-writers-iid": "fedtuner.problems.mnist_writers:problem_iid",
-    "mnist-writers-small": "fedtuner.problems.mnist_writers:problem_small",
-    "mnist-writers-iid-small": "fedtuner.problems.mnist_writers:problem_iid_small",
-    "shakespeare": "fedtuner.problems.shakespeare:problem",
-    "shakespeare-iid": "fedtuner.problems.shakespeare:problem_iid",
-    "shakespeare-small": "fedtuner.problems.shakespeare:problem_small",
-    "shakespeare-iid-small": "fedtuner.problems.shakespeare:problem_iid_small",
-    "femnist": "fedtuner.problems.femnist:problem",
-    "femnist-iid": "fedtuner.problems.femnist:problem_iid",
-    "femnist-small": "fedtuner.problems.femnist:problem_small",
-    "femnist-iid-small": "fedtuner.problems.femnist:problem_iid_small",
-    "cifar10": "fedtuner.problems.cifar10:problem",
-    "cifar10-small": "fedtuner.problems.cifar10:problem_small",
-}
+_FORMS = ("", "-iid", "-small", "-iid-small")
+PROBLEMS = {  # the function of digits-in-order is fedtuner.problems.digits:problem_in_order
+    f"{name}{form}": f"fedtuner.problems.{name}:problem{form}".replace("-", "_")
+    for name, forms in {
+        "digits": ("", "-in-order"), "mnist-writers": _FORMS, "shakespeare": _FORMS, "femnist": _FORMS,
+        "cifar10": ("", "-small"),
+    }.items()
+    for form in forms
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -376,72 +367,4 @@ def _found(name: str, place: str) -> Any:
 
 def template() -> str:
     """Return a commented study.toml with every setting at its default."""
-    method = methods.fedavg
-    lines = [
-        "# A fedtuner study. Run it with: fedtuner run study.toml",
-        "# Every setting is at its default; run the same command again to continue a stopped study.",
-        "",
-        'problem = "digits"          # or "package.module:function" of your own, returning fedtuner.Simulation',
-        'method = "fedavg"           # fedtuner list methods',
-        'ranges = "usual"            # or paper: wider ones of the server\'s lr and momentum, where not given below',
-        "cohort = 10                 # clients per round",
-        'cohorts = "independent"     # shared: all arms meet the same clients in the same round',
-        'target = "personalized"     # or global: which model arms are compared by',
-        'weights = "independent"     # shared: all arms begin from the same initial weights',
-        "cooling = 0.0               # the last part of the longest arms' rounds, in which the server's step falls",
-        "seed = 0",
-        'engine = "auto"             # or sequential, batched (small networks): they agree up to rounding',
-        'device = "cpu"              # or cuda: one process, its clients batched where the network allows it',
-        'sampler = "uniform"         # or tpe, gp, cmaes, random: Optuna proposes the arms (hyperband, random_search)',
-        'combine = "mean"            # or median, or [combine] kind = "trimmed": means that few clients cannot spoil',
-        "",
-        "# include = [{ client = { lr = 0.01 } }]  # configurations that are arms from the start",
-        "",
-        "# In place of [schedule] and [fedex], all that is not said is chosen for a budget:",
-        "# budget = 500              # communication rounds; or [auto] budget, arms, vary, max_work, decades",
-        "",
-        "[schedule]",
-        'kind = "halving"            # or random_search, hyperband, "package.module:Class" of your own',
-        "budget = 2000               # communication rounds, over all arms",
-        "longest = 200               # rounds of the longest arm",
-        "eta = 3                     # one arm in eta survives an elimination",
-        "eliminations = 3            # eta^eliminations arms start",
-        "discount = 0.0              # weight of a past round's score; 0: the latest round alone",
-        'score = "error"             # or loss',
-        "# together = 1              # random_search: arms that start at once; fewer for a sampler that learns",
-        "# fill = true               # hyperband: as many arms as the budget pays for",
-        "",
-        '[fedex]                     # or [tuner] kind = "package.module:Class"; fedex = false (above) to leave it out',
-    ]
-    about = {
-        "k": "candidates per arm",
-        "eps": "size of the neighbourhood they are drawn from",
-        "step": "or adaptive, constant, none (theta stays uniform)",
-        "metric": "or loss: what moves theta",
-        "cutoff": "stop moving theta below this entropy",
-        "signal": "or improvement: after minus before local training",
-        "tries": 'candidates that a client tries per round, or "all": more local work, the same rounds',
-    }
-    for f in dataclasses.fields(FedEx):
-        if f.name == "gamma":
-            lines.append("# gamma = 0.0                # discount of the baseline; left out: drawn from [0, 1] per arm")
-        else:
-            lines.append(f"{f.name} = {_toml(f.default)}".ljust(28) + f"# {about[f.name]}")
-    for side, hypers in (("client", method.client), ("server", method.server)):
-        lines += ["", f"[{side}]", "# a range, a list of choices, or one value to fix it"]
-        for name, h in hypers.items():
-            setting = f"{name} = {_toml(h.domain.describe())}" if h.domain else f"# {name} = {_toml(h.default)}"
-            lines.append(setting.ljust(67) + f"# {h.about}")
-        if side == "client":
-            lines.append("# dropout = { low = 0.0, high = 0.5 }".ljust(67) + "# if the model has dropout layers")
-    return "\n".join(lines) + "\n"
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + " }"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return f'"{value}"'
-    return "[" + ", ".join(map(_toml, value)) + "]" if isinstance(value, (list, tuple)) else repr(value)
+    return resources.files("fedtuner.run").joinpath("template.toml").read_text()
