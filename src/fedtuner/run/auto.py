@@ -81,7 +81,7 @@ class Auto:
         roles = roles_of(known, asked.client if asked else {})
         domains = _domains(known, asked)
         include = tuple(settings.pop("include", ())) or ({},)
-        first = samplers.Include(include, samplers.uniform).configs[0]["client"]  # checked
+        first = samplers.both_sides(include)[0]["client"]
         centre = {**{name: hyper.default for name, hyper in known.items()}, **first}
         space = self._space(domains, roles, centre, asked)
         schedule = replace(self.schedule, step=next((n for n, r in roles.items() if r == "step"), "lr"))

@@ -286,7 +286,7 @@ def _included(problem: Federation, method: Method, given: Any) -> tuple[Table, .
     """Return the configurations that are arms from the start; refuse those that no client or server can have."""
     if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
         raise SpecError(f"include = {brief(given)}, but must be a list of tables such as {{'client': {{'lr': 0.1}}}}")
-    configs = samplers.Include(given, samplers.uniform).configs
+    configs = samplers.both_sides(given)
     for config in configs:
         for side, values in config.items():
             for name, value in values.items():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedtuner import checks
 from fedtuner.core.sampler import Configs, Past
@@ -16,6 +17,7 @@ from fedtuner.space import Space, draw, near
 class Ball:
     """Arm 0 as ``uniform`` has it; arm j with its b, and the c_{j+1} that FedEx would try in arm 0."""
 
+    kind: ClassVar[str] = "ball"
     eps: float = 0.1  # the size of the neighbourhood; 0: all arms are equal, and differ by chance alone
 
     learns = False
@@ -30,6 +32,3 @@ class Ball:
 
     def check(self, space: Space, schedule: Schedule) -> None:
         """Take everything."""
-
-    def describe(self) -> Mapping[str, object]:
-        return {"kind": "ball", "eps": self.eps}

@@ -35,7 +35,13 @@ KINDS = ("tpe", "random", "gp", "cmaes")
 
 @dataclass(frozen=True)
 class Optuna:
-    """One of Optuna's samplers as a proposer of arms."""
+    """One of Optuna's samplers as the proposer of a study's arms: ``tune(..., sampler=optuna("tpe"))``.
+
+    ``tpe``, ``gp`` (a Gaussian process) and ``cmaes`` learn from the arms that have finished: between the brackets of
+    Hyperband, or in random search that starts some arms ``together``. ``random`` draws as Optuna does. ``startup`` arms
+    must have reached a rung before tpe and gp learn from it; until then arms are drawn as without Optuna. (Optuna's own
+    number is 10; here arms are few, and each is costly.)
+    """
 
     kind: str = "tpe"  # tpe, random, gp or cmaes
     startup: int = 5  # tpe, gp: finished arms before they are learned from; until then arms are drawn uniformly
@@ -110,15 +116,7 @@ class Optuna:
         return self.kind if self.startup == Optuna().startup else {"kind": self.kind, "startup": self.startup}
 
 
-def optuna(kind: str = "tpe", startup: int = 5) -> Optuna:
-    """Return one of Optuna's samplers as the proposer of a study's arms: ``tune(..., sampler=optuna("tpe"))``.
-
-    ``tpe``, ``gp`` (a Gaussian process) and ``cmaes`` learn from the arms that have finished: between the brackets of
-    Hyperband, or in random search that starts some arms ``together``. ``random`` draws as Optuna does. ``startup`` arms
-    must have reached a rung before tpe and gp learn from it; until then arms are drawn as without Optuna. (Optuna's own
-    number is 10; here arms are few, and each is costly.)
-    """
-    return Optuna(kind, startup)
+optuna = Optuna
 
 
 def _comparable(past: Sequence[Past], startup: int) -> list[tuple[Past, float]]:
@@ -227,10 +225,8 @@ def _trial(space: Space, past: Past, score: float | None) -> FrozenTrial:
 
 
 def _same(past: Past, configs: Configs) -> bool:
-    client, server = configs
-    return all(past.arm.client[n] == v for n, v in client.items()) and all(
-        past.arm.server[n] == v for n, v in server.items()
-    )
+    kept = (past.arm.client, past.arm.server)
+    return all(own[name] == value for own, config in zip(kept, configs, strict=True) for name, value in config.items())
 
 
 def _study() -> Any:

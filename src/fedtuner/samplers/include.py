@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
+from fedtuner import checks
 from fedtuner.core.sampler import Configs, Past, Sampler
 from fedtuner.core.schedule import Schedule
 from fedtuner.errors import SpecError, brief, suggest
@@ -22,12 +23,12 @@ class Include:
     Values may lie outside their ranges. A hyperparameter that the space fixes to one value has it in these arms, too.
     """
 
+    kind: ClassVar[str] = "include"
     configs: tuple[Table, ...]
     rest: Sampler
 
-    def __init__(self, configs: Iterable[Table], rest: Sampler) -> None:
-        object.__setattr__(self, "configs", tuple(map(_checked, configs)))
-        object.__setattr__(self, "rest", rest)
+    def __post_init__(self) -> None:
+        checks.settle(self, configs=both_sides(self.configs))
 
     @property
     def learns(self) -> bool:
@@ -45,13 +46,15 @@ class Include:
     def check(self, space: Space, schedule: Schedule) -> None:
         self.rest.check(space, schedule)
 
-    def describe(self) -> Mapping[str, Any]:
-        return {"kind": "include", "configs": self.configs, "rest": self.rest}
-
 
 def _filled(domains: Mapping[str, Domain], config: Config) -> dict[str, Value]:
     fixed = {name: d.values[0] for name, d in domains.items() if isinstance(d, Choice) and len(d.values) == 1}
     return {**fixed, **config}
+
+
+def both_sides(given: Iterable[Any]) -> tuple[Table, ...]:
+    """Return configurations that are given, each as one of the client and one of the server."""
+    return tuple(map(_checked, given))
 
 
 def _checked(given: Any) -> Table:

@@ -29,6 +29,7 @@ SHARE = 0.4  # of the budget, for the rung and the duel
 LONGER = 3  # the duel has this many times the rounds of the rung
 MOST, LEAST = 9, 3  # arms; with fewer, a search does not pay
 FEWEST = 3  # rounds of the rung
+AFTER = 0.25  # weight of the loss after local training, beside that before it, in an arm's first scores
 LEARNED = 0.98  # of the untrained model's score: above it, an arm has learned nothing
 RISE = 0.2  # of the untrained model's loss: how far the smoothed score may rise above its lowest
 SMOOTHING = 0.9
@@ -112,7 +113,7 @@ class Duel:
         or the arms' losses would be far above the untrained one: the more local training changes, the better.
         """
         scores = self._scores(evidence, sum_of_both, untrained)
-        if min(scores.values())[0] <= LEARNED * 1.25 * untrained:
+        if min(scores.values())[0] <= LEARNED * (1 + AFTER) * untrained:
             return scores
         bold = {}
         for arm, records in evidence.records.items():
@@ -172,7 +173,7 @@ def sum_of_both(record: Record, untrained: float) -> float:
     The first says what the server's model has learned. The second alone would be low also where clients only learn
     which labels they have.
     """
-    return _mean(record, lambda before, after: min(before, untrained) + 0.25 * min(after, untrained))
+    return _mean(record, lambda before, after: min(before, untrained) + AFTER * min(after, untrained))
 
 
 def smaller_of_both(record: Record, untrained: float) -> float:
