@@ -80,7 +80,7 @@ def test_mnist_dealt_out_has_the_same_sizes_and_all_the_examples(tmp_path):
     chosen = [whole(client) for client in mnist_writers.clients(folder=tmp_path, limit=2)]
     assert set.union(*everything) == set.union(*chosen)  # of these two writers, each image once
     assert sum(map(len, everything)) == sum(map(len, chosen))
-    with pytest.raises(SpecError, match="by = 'label', but must be 'writer' or 'chance'"):
+    with pytest.raises(SpecError, match="by = 'label', but must be one of \\('writer', 'chance'\\)"):
         mnist_writers.clients(folder=tmp_path, by="label")
 
 

@@ -182,7 +182,7 @@ def test_the_tuner_by_either_name(text, tuner):
 def test_every_kind_of_sampler(text, sampler):
     parsed = parse(f'problem = "digits"\n{text}').sampler
     assert parsed == sampler
-    assert spec.sampler(sampler.describe()) == sampler
+    assert spec.sampler(tables.table(sampler)) == sampler
 
 
 @pytest.mark.parametrize(

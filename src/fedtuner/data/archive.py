@@ -34,16 +34,13 @@ def members(path: Path, wanted: Wanted, most: int = 8 << 30) -> Iterator[tuple[s
 
 def _zip_members(path: Path, wanted: Wanted, most: int) -> Iterator[tuple[str, bytes]]:
     with zipfile.ZipFile(path) as archive:
-        total = 0
         for info in archive.infolist():  # all are checked before the first is read
             _check_name(path, info.filename)
             if stat.S_ISLNK(info.external_attr >> 16):
                 raise _refused(path, f"{info.filename!r} is a link")
             if info.flag_bits & 1:
                 raise _refused(path, f"{info.filename!r} is encrypted")
-            total += info.file_size
-            if total > most:
-                raise _refused(path, f"it unpacks to more than {most:,} bytes")
+        _check_size(path, sum(info.file_size for info in archive.infolist()), most)
         for info in archive.infolist():
             if not info.is_dir() and wanted(info.filename):
                 yield info.filename, archive.read(info)
@@ -57,26 +54,27 @@ def _tar_members(path: Path, wanted: Wanted, most: int) -> Iterator[tuple[str, b
             if not (info.isreg() or info.isdir()) or info.issparse():
                 raise _refused(path, f"{info.name!r} is a link or a device")
             total += info.size
-            if total > most:
-                raise _refused(path, f"it unpacks to more than {most:,} bytes")
+            _check_size(path, total, most)
             if info.isreg() and wanted(info.name):
                 source = archive.extractfile(info)
                 content = source.read() if source else b""
                 if len(content) != info.size:
                     raise tarfile.ReadError(f"{info.name} ends early")
                 yield info.name, content
-        while archive.fileobj and (
-            rest := archive.fileobj.read(1 << 20)
-        ):  # gzip checks its CRC-32 at the end of the file
+        while archive.fileobj and (rest := archive.fileobj.read(1 << 20)):  # gzip's CRC-32 is at the end of the file
             total += len(rest)
-            if total > most:
-                raise _refused(path, f"it unpacks to more than {most:,} bytes")
+            _check_size(path, total, most)
 
 
 def _check_name(path: Path, name: str) -> None:
     parts = PurePosixPath(name).parts
     if name.startswith("/") or "\\" in name or ".." in parts or name[1:2] == ":" or "\0" in name:
         raise _refused(path, f"{name!r} leads out of the folder")
+
+
+def _check_size(path: Path, total: int, most: int) -> None:
+    if total > most:
+        raise _refused(path, f"it unpacks to more than {most:,} bytes")
 
 
 def _refused(path: Path, why: str) -> DataError:

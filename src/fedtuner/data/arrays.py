@@ -26,12 +26,9 @@ from fedtuner.federations import Client
 
 
 def from_examples(
-    examples: Examples,
-    order: str = "shuffled",
-    seed: int = 0,
-    classes: int | None = None,
+    examples: Examples, order: str = "shuffled", seed: int = 0, classes: int | None = None,
     cache: Path | str | None = None,
-) -> Clients:
+) -> Clients:  # fmt: skip
     """Return the clients of (id, x, y): x and y are all examples of one client, in the order of the data."""
     return _clients(examples, order, seed, classes, (cache, None))
 
@@ -62,15 +59,9 @@ def _clients(examples: Examples, order: str, seed: int, classes: int | None, cac
 
 
 def from_arrays(
-    x: Any,
-    y: Any,
-    ids: Any,
-    order: str = "shuffled",
-    seed: int = 0,
-    *,
-    classes: int | None = None,
-    cache: Path | str | None = None,
-) -> Clients:
+    x: Any, y: Any, ids: Any, order: str = "shuffled", seed: int = 0,
+    *, classes: int | None = None, cache: Path | str | None = None,
+) -> Clients:  # fmt: skip
     """Return a client for each value in ``ids``, a column of strings or whole numbers: the client of each example."""
     x, y, column = (checks.array("the data", name, part) for name, part in (("x", x), ("y", y), ("ids", ids)))
     if column.ndim != 1 or not x.ndim or not y.ndim or not len(x) == len(y) == len(column):
@@ -87,15 +78,9 @@ def from_arrays(
 
 
 def from_rows(
-    x: Any,
-    y: Any,
-    rows: Mapping[Id, Array] | Sequence[Array],
-    order: str = "shuffled",
-    seed: int = 0,
-    *,
-    classes: int | None = None,
-    cache: Path | str | None = None,
-) -> Clients:
+    x: Any, y: Any, rows: Mapping[Id, Array] | Sequence[Array], order: str = "shuffled", seed: int = 0,
+    *, classes: int | None = None, cache: Path | str | None = None,
+) -> Clients:  # fmt: skip
     """Return a client for each array of rows, as the functions of ``partition`` return them."""
     x, y = checks.array("the data", "x", x), checks.array("the data", "y", y)
     if not x.ndim or not y.ndim or len(x) != len(y):
@@ -109,12 +94,9 @@ def from_rows(
 
 
 def from_npz(
-    folder: Path | str,
-    order: str = "shuffled",
-    seed: int = 0,
-    classes: int | None = None,
+    folder: Path | str, order: str = "shuffled", seed: int = 0, classes: int | None = None,
     cache: Path | str | None = None,
-) -> Clients:
+) -> Clients:  # fmt: skip
     """Return a client for each ``.npz`` file of a folder, named by the file.
 
     A file has ``x`` and ``y``; or, already split, ``x_train``, ``y_train``, ``x_valid``, ``y_valid`` and, if the client

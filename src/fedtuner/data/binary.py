@@ -12,6 +12,7 @@ import json
 import math
 import uuid
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -41,7 +42,8 @@ class File(Table):
                 header = json.loads(file.read(_START - 8))
             meta = header.pop("__metadata__")
             x, y, ends, ids = (_part(path, header[name]) for name in ("x", "y", "ends", "ids"))
-            self.owners = _owners(json.loads(bytes(ids)), np.array(ends))
+            spans = pairwise([0, *np.array(ends).tolist()])
+            self.owners = [(id, range(*span)) for id, span in zip(json.loads(bytes(ids)), spans, strict=True)]
             self.made_from = str(meta["made_from"])
             if not len(x) == len(y) == ends[-1]:
                 raise ValueError("its arrays are of several lengths")
@@ -136,11 +138,6 @@ def _part(path: Path, entry: dict[str, Any]) -> Array:
     if start == end:
         return np.zeros(shape, kind)
     return np.memmap(path, kind, "r", _START + start, shape)
-
-
-def _owners(ids: list[Id], ends: Array) -> list[tuple[Id, range]]:
-    starts = [0, *ends[:-1]]
-    return [(id, range(int(a), int(b))) for id, a, b in zip(ids, starts, ends, strict=True)]
 
 
 def stamp(files: Iterable[Path]) -> str:

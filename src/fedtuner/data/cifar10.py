@@ -26,12 +26,9 @@ PER_DEVICE = 80  # training images: 40,000 for 500 devices
 
 
 def clients(
-    devices: int | None = None,
-    alpha: float | None = None,
-    seed: int = 0,
-    limit: int | None = None,
+    devices: int | None = None, alpha: float | None = None, seed: int = 0, limit: int | None = None,
     folder: Path | None = None,
-) -> Clients:
+) -> Clients:  # fmt: skip
     """Return the devices, each with its part of the training, validation and test images.
 
     By default the partition is i.i.d.; with ``alpha`` each device's shares of the labels are drawn from
@@ -53,14 +50,12 @@ def clients(
     for i in range(devices if limit is None else min(limit, devices)):
         id = f"device{i:03d}"
         if all(len(parts[split][i]) for split in SPLITS):
-            made.append(Client(id, *(_channels_first(x, y, parts[split][i]) for split in SPLITS)))
+            held = [parts[split][i] for split in SPLITS]
+            images = (np.ascontiguousarray(x[rows].transpose(0, 3, 1, 2)) for rows in held)  # as PyTorch has them
+            made.append(Client(id, *zip(images, (y[rows] for rows in held), strict=True)))
         else:
             made.left_out.append(id)
     return made
-
-
-def _channels_first(x: Array, y: Array, rows: Array) -> tuple[Array, Array]:
-    return np.ascontiguousarray(x[rows].transpose(0, 3, 1, 2)), y[rows]  # as PyTorch has images
 
 
 def read(folder: Path) -> tuple[Array, Array, Array]:
@@ -87,14 +82,9 @@ def _batches(folder: Path) -> tuple[Array, Array, Array]:
     missing = [name for name in names if not (folder / name).exists()]
     if missing:
         raise SpecError(f"{folder} has no {', '.join(missing)}: CIFAR-10 is the five data batches and the test batch")
-    images, labels, sizes = [], [], []
-    for name in names:
-        x, y = _batch(folder / name)
-        images.append(x)
-        labels.append(y)
-        sizes.append(len(x))
-    x, y = np.concatenate(images), np.concatenate(labels)
-    return x, y, np.arange(len(x)) >= sum(sizes[:5])
+    batches = [_batch(folder / name) for name in names]
+    x, y = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    return x, y, np.arange(len(x)) >= len(x) - len(batches[-1][0])
 
 
 def _batch(path: Path) -> tuple[Array, Array]:
@@ -122,14 +112,10 @@ class _Arrays(pickle.Unpickler):
         return _ALLOWED[module, name]
 
 
-def _encode(text: str, encoding: str) -> bytes:
-    return text.encode(encoding)
-
-
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,
     ("numpy.core.multiarray", "_reconstruct"): np.zeros(0).__reduce__()[0],
     ("numpy._core.multiarray", "_reconstruct"): np.zeros(0).__reduce__()[0],
-    ("_codecs", "encode"): _encode,
+    ("_codecs", "encode"): str.encode,
 }

@@ -43,10 +43,8 @@ def cifar10(archives: Sequence[Path], to: Path, tell: Tell) -> None:
         raise DataError(f"{archive} has not the six batches of CIFAR-10 and their names: {sorted(batches)}")
     folder = to / "cifar-10-batches-py"
     folder.mkdir(parents=True, exist_ok=True)
-    order = sorted(
-        batches, key=lambda name: (name == "data_batch_1", name)
-    )  # written last: a set with this file is complete
-    for number, name in enumerate(order, 1):
+    last = "data_batch_1"  # a set with this file is complete
+    for number, name in enumerate(sorted(batches, key=lambda name: (name == last, name)), 1):
         replace_file(folder / name, batches[name])
         tell("unpacking CIFAR-10", number, len(batches))
 
@@ -143,12 +141,8 @@ def femnist(archives: Sequence[Path], to: Path, tell: Tell) -> None:
     if not images or unknown > len(label) // 100:
         raise DataError(f"{by_write}: {unknown:,} images are not in {by_class.name}: are both of the second edition?")
     examples = (
-        (
-            writer,
-            np.frombuffer(images.pop(writer), np.uint8).reshape(-1, 28, 28),
-            np.frombuffer(labels[writer], np.uint8),
-        )
-        for writer in sorted(labels)
+        (who, np.frombuffer(images.pop(who), np.uint8).reshape(-1, 28, 28), np.frombuffer(labels[who], np.uint8))
+        for who in sorted(labels)
     )
     binary.convert(examples, to / "femnist.safetensors", "NIST SD19", len(FEMNIST_CLASSES))
 

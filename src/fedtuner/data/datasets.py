@@ -20,13 +20,9 @@ from fedtuner.errors import FAILURES, SpecError, brief, one_line, suggest
 
 
 def from_torch(
-    dataset: Any,
-    client: Callable[[int], Id],
-    order: str = "shuffled",
-    seed: int = 0,
-    classes: int | None = None,
+    dataset: Any, client: Callable[[int], Id], order: str = "shuffled", seed: int = 0, classes: int | None = None,
     cache: Path | str | None = None,
-) -> Clients:
+) -> Clients:  # fmt: skip
     """Return the clients of a ``torch.utils.data.Dataset`` of (x, y); ``client(i)`` is the client of example i."""
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise SpecError(f"{type(dataset).__name__} has no length or no index: a stream cannot be split")
@@ -36,15 +32,9 @@ def from_torch(
 
 
 def from_partitions(
-    partitions: Any,
-    x: str = "image",
-    y: str = "label",
-    order: str = "shuffled",
-    seed: int = 0,
-    *,
-    classes: int | None = None,
-    cache: Path | str | None = None,
-) -> Clients:
+    partitions: Any, x: str = "image", y: str = "label", order: str = "shuffled", seed: int = 0,
+    *, classes: int | None = None, cache: Path | str | None = None,
+) -> Clients:  # fmt: skip
     """Return a client for each partition: a Hugging Face ``Dataset`` with the columns x and y.
 
     ``partitions`` is a mapping from client id to data set, a list of them, or a flwr-datasets ``Partitioner`` or

@@ -11,28 +11,24 @@ from typing import Any
 
 import numpy as np
 
+from fedtuner.checks import one_of
 from fedtuner.data import lazy, leaf
 from fedtuner.data.lazy import Array
 from fedtuner.data.partition import Clients, exchange, subset
-from fedtuner.errors import SpecError, brief
+from fedtuner.errors import SpecError
 from fedtuner.rng import stream
 
 CLASSES = 62  # 0..9, A..Z, a..z
 
 
 def clients(
-    by: str = "writer",
-    order: str = "shuffled",
-    seed: int = 0,
-    limit: int | None = None,
-    folder: Path | None = None,
+    by: str = "writer", order: str = "shuffled", seed: int = 0, limit: int | None = None, folder: Path | None = None
 ) -> Clients:
     """Return the writers; with ``by="chance"`` as many clients of the same sizes, with examples drawn from all writers.
 
     ``limit`` writers are drawn at random first. x are bytes of shape (28, 28), y is in 0..61.
     """
-    if by not in ("writer", "chance"):
-        raise SpecError(f"by = {brief(by)}, but must be 'writer' or 'chance'")
+    one_of("by", by, ("writer", "chance"))
     file = leaf.of_set("femnist", folder, encode, CLASSES)
     owners = subset(file.owners, limit, seed)
     if by == "chance":

@@ -45,13 +45,9 @@ def _whole(y: list[Any]) -> Array:
 
 
 def clients(
-    folder: Path | str,
-    cache: Path | str,
-    order: str = "shuffled",
-    seed: int = 0,
-    classes: int | None = None,
+    folder: Path | str, cache: Path | str, order: str = "shuffled", seed: int = 0, classes: int | None = None,
     encode: Encode = numbers,
-) -> Clients:
+) -> Clients:  # fmt: skip
     """Return the clients of a folder of LEAF's files; their examples are loaded from the file ``cache`` when visited.
 
     The file is made if it is missing or the folder has changed. ``encode`` turns a client's x and y into arrays.

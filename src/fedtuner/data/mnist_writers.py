@@ -14,28 +14,23 @@ from fedtuner import checks
 from fedtuner.data import places
 from fedtuner.data.arrays import from_examples
 from fedtuner.data.partition import Clients, exchange, subset
-from fedtuner.errors import SpecError, brief, one_line
+from fedtuner.errors import SpecError, one_line
 from fedtuner.rng import stream
 
 PARTS = ("both", "train", "test")
 
 
 def clients(
-    part: str = "both",
-    order: str = "shuffled",
-    seed: int = 0,
-    limit: int | None = None,
-    folder: Path | None = None,
+    part: str = "both", order: str = "shuffled", seed: int = 0, limit: int | None = None, folder: Path | None = None,
     by: str = "writer",
-) -> Clients:
+) -> Clients:  # fmt: skip
     """Return the writers of MNIST's training part (539), of its test part (297; no writer is in both), or all.
 
     ``limit`` of them are drawn at random. With ``by="chance"`` there are as many clients of the same sizes, with
     examples drawn from all these writers. x are bytes of shape (28, 28), y the digit.
     """
     checks.one_of("part", part, PARTS)
-    if by not in ("writer", "chance"):
-        raise SpecError(f"by = {brief(by)}, but must be 'writer' or 'chance'")
+    checks.one_of("by", by, ("writer", "chance"))
     path = (folder or places.find("mnist_by_writer")) / "mnist_by_writer.npz"
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:

@@ -106,9 +106,7 @@ def dirichlet(labels: ArrayLike, devices: int, alpha: float, seed: int = 0) -> l
     rng = stream(seed, "dirichlet")
     held: list[list[Rows]] = [[] for _ in range(devices)]
     known = np.unique(y)
-    shares = rng.dirichlet(
-        np.full(devices, alpha), len(known)
-    )  # drawn first, so that they do not depend on the number of examples
+    shares = rng.dirichlet(np.full(devices, alpha), len(known))  # drawn first: they do not depend on how many examples
     for label, share in zip(known, shares, strict=True):
         rows = rng.permutation(np.flatnonzero(y == label))
         for device, part in zip(held, _cut(rows, share), strict=True):

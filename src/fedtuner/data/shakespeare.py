@@ -52,13 +52,9 @@ class Windows:
 
 
 def clients(
-    order: str = "in-order",
-    seed: int = 0,
-    limit: int | None = None,
-    stride: int = 1,
-    examples: int | None = None,
+    order: str = "in-order", seed: int = 0, limit: int | None = None, stride: int = 1, examples: int | None = None,
     folder: Path | None = None,
-) -> Clients:
+) -> Clients:  # fmt: skip
     """Return the roles, each with a window at every ``stride``-th character, at most the first ``examples`` of them.
 
     ``in-order`` is the paper's non-i.i.d. split, by the position in the play; ``shuffled`` its i.i.d. split. Left out
