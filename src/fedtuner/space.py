@@ -28,21 +28,17 @@ class Domain(Protocol):
 
     def draw(self, rng: Generator) -> Value:
         """Return a uniform draw in the sampling scale."""
-        ...
 
     def near(self, centre: Any, eps: float, rng: Generator) -> Value:
         """Return a draw from the eps-neighbourhood of ``centre``."""
-        ...
 
     def __contains__(self, value: object) -> bool: ...
 
     def ends(self) -> tuple[Value, ...]:
         """Return the values to check against a method's rules: both ends of a range, or every choice."""
-        ...
 
     def describe(self) -> Any:
         """Return what stands for this domain in a study.toml and in a store's spec."""
-        ...
 
 
 @runtime_checkable
@@ -51,7 +47,6 @@ class Divisible(Protocol):
 
     def at(self, u: float) -> Value:
         """Return the value at the part u of the range, 0 <= u <= 1, in the sampling scale: a uniform u is a draw."""
-        ...
 
 
 _LARGEST = 2**53  # whole numbers up to this are exact as reals, too

@@ -47,15 +47,12 @@ class Executor(Protocol):
 
     def advance(self, work: Sequence[Advance], stop: Stop) -> Iterator[Progress]:
         """Do the work and yield progress; an arm's last progress has its state. End early once ``stop()`` is true."""
-        ...
 
     def evaluate(self, plan: Plan) -> Tally:
         """Do an evaluation's jobs and return their tally."""
-        ...
 
     def close(self) -> None:
         """End the workers."""
-        ...
 
 
 OpenExecutor = Callable[["Round", "Blobs", "int | None"], Executor]  # the last: number of workers, None for the default

@@ -28,77 +28,60 @@ class Federation(Protocol):
     @property
     def name(self) -> str:
         """Its name in reports and stores."""
-        ...
 
     @property
     def model(self) -> Model:
         """The model that is trained."""
-        ...
 
     @property
     def shows(self) -> str:
         """What the server sees of a round: single clients' "reports", or only "sums" (secure aggregation)."""
-        ...
 
     @property
     def screens(self) -> tuple[Screen, ...]:
         """The default of ``Setup.screens``."""
-        ...
 
     @property
     def save_every_round(self) -> bool:
         """Whether each round is saved as soon as it is done, because rounds cost the time of real devices."""
-        ...
 
     @property
     def executor(self) -> OpenExecutor | None:
         """What computes its rounds; None: any process that holds the federation can do its clients' work."""
-        ...
 
     def present(self) -> Sequence[int]:
         """Return the clients who can take part in a round now, in a fixed order, as cohorts are drawn from it."""
-        ...
 
     def everyone(self) -> Sequence[int]:
         """Return the clients to evaluate on; a fleet first waits until enough are connected."""
-        ...
 
     def population(self) -> int:
         """Return the number of clients, present or not."""
-        ...
 
     def id_of(self, client: int) -> str | int:
         """Return a client's id outside the study: in records, logs and error messages."""
-        ...
 
     def check(self, setup: Setup) -> None:
         """Raise an error if the federation cannot run this setup."""
-        ...
 
     def describe(self) -> Table:
         """Return name, clients and fingerprint: a study continues only where they are the same."""
-        ...
 
     @property
     def code(self) -> Mapping[str, str]:
         """What the code of the model is known by, as far as it can be seen: a study continues only with the same."""
-        ...
 
     def met(self) -> Sequence[str | int]:
         """Return the ids of all clients met so far, if they are not known from the start."""
-        ...
 
     def recall(self, ids: Sequence[str | int]) -> None:
         """Take over the ids that the journal of a continued study has."""
-        ...
 
     def retire(self, arms: Sequence[int]) -> None:
         """Take note of arms that get no more rounds."""
-        ...
 
     def notes(self) -> Sequence[Note]:
         """Return the faults since the last call, for the log."""
-        ...
 
 
 class FederationDefaults:
@@ -130,8 +113,6 @@ class HasData(Federation, Protocol):
 
     def data(self, client: int, split: str) -> Sized:
         """Return a client's split as the model takes it."""
-        ...
 
     def size(self, client: int, split: str) -> int:
         """Return how many examples a client's split has, without loading it."""
-        ...

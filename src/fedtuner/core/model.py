@@ -106,59 +106,47 @@ class Model(Protocol):
     @property
     def size(self) -> int:
         """Length of w."""
-        ...
 
     @property
     def trainable(self) -> int:
         """Number of entries with gradients: the first of w."""
-        ...
 
     @property
     def metric(self) -> Metric:
         """Its error measure."""
-        ...
 
     @property
     def hyperparameters(self) -> Mapping[str, Hyper]:
         """The client hyperparameters that the model itself reads, such as dropout."""
-        ...
 
     @property
     def shaping(self) -> tuple[str, ...]:
         """Those of its hyperparameters that are architectural (an activation, a width); all shapes share one w."""
-        ...
 
     @property
     def smallest_batch(self) -> int:
         """Smaller batches are skipped (batch-norm cannot train on one example)."""
-        ...
 
     @property
     def own_training(self) -> bool:
         """Whether the user's code trains it, with hyperparameters of its own: a ``Learner``."""
-        ...
 
     @property
     def device(self) -> Any:
         """Where it is trained; prints as ``cpu``, ``cuda`` or the like."""
-        ...
 
     @property
     def start(self) -> Vector | None:
         """The w that every arm begins from; None: ``initial`` gives it."""
-        ...
 
     def initial(self, seed: int) -> Vector:
         """Return initial weights."""
-        ...
 
     def layout(self) -> list[Part]:
         """Return the parts of w, in order."""
-        ...
 
     def engine(self, name: str) -> Engine:
         """Return the engine that a name asks for: auto, sequential or batched."""
-        ...
 
 
 class Learner(Model, Protocol):
@@ -166,19 +154,15 @@ class Learner(Model, Protocol):
 
     def prepare(self, split: Any) -> Sized:
         """Return a client's split in the form that ``fit`` and ``evaluate`` take."""
-        ...
 
     def fit(self, w: Vector, data: Any, config: Config, seed: int) -> Vector:
         """Return w after local training on a split."""
-        ...
 
     def evaluate(self, w: Vector, data: Any, config: Config) -> Metrics:
         """Return the loss and error of w on a split."""
-        ...
 
     def on(self, device: str) -> Learner:
         """Return a copy on another device."""
-        ...
 
 
 class Trainer(Protocol):
@@ -192,29 +176,24 @@ class Trainer(Protocol):
 
         The caller may overwrite the array; the next call may, too. Statistics in ``w[trainable:]`` may be updated.
         """
-        ...
 
     def curvature(self, w: Vector, direction: Vector, rows: Rows, key: int | None = None) -> Vector:
         """Return the Hessian of the mean loss on these rows times ``direction``, as a new array.
 
         Only methods that differentiate through local training (MAML) ask for it.
         """
-        ...
 
     def on(self, data: Any) -> Trainer:
         """Return a trainer for another split of the client."""
-        ...
 
     def sgd(self, w: Vector, g: Vector, velocity: Vector | None, rates: Rates) -> None:
         """Step in place: g += decay w;  velocity = momentum velocity + g;  w -= lr velocity. ``g`` may be overwritten.
 
         Without momentum there is no velocity, and the step is along g.
         """
-        ...
 
     def descend(self, w: Vector, batches: Iterable[Rows], rates: Rates) -> None:
         """Step in place along the gradient on each batch, as ``sgd`` does; stop early if w is no longer finite."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -255,19 +234,15 @@ class Task(Model, Protocol):
 
     def prepare(self, split: Any) -> Sized:
         """Return a client's split in the form that ``training`` and ``evaluate`` take."""
-        ...
 
     def training(self, data: Any, config: Config, seed: int) -> AbstractContextManager[Trainer]:
         """Return the gradients of a client's training loss; ``seed`` is for dropout and the like."""
-        ...
 
     def evaluate(self, w: Vector, data: Any, config: Config) -> Metrics:
         """Return the loss and error of w on a split, without dropout, in the shape that the configuration gives it."""
-        ...
 
     def on(self, device: str) -> Task:
         """Return a copy on another device."""
-        ...
 
 
 class ModelDefaults:

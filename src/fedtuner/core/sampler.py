@@ -33,15 +33,12 @@ class Sampler(Protocol):
     @property
     def learns(self) -> bool:
         """Whether proposals depend on earlier arms."""
-        ...
 
     def propose(self, space: Space, seed: int, id: int, first: int, past: Sequence[Past]) -> Configs:
         """Return a client and a server configuration for arm ``id``; ``first`` is the lowest of those started with it.
 
         ``past`` are the earlier arms; those that start together with this one have no scores.
         """
-        ...
 
     def check(self, space: Space, schedule: Schedule) -> None:
         """Refuse spaces and schedules that it cannot work with."""
-        ...

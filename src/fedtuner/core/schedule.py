@@ -121,26 +121,21 @@ class Schedule(Protocol):
     @property
     def budget(self) -> int:
         """The most communication rounds that it uses, over all arms."""
-        ...
 
     @property
     def longest(self) -> int:
         """The rounds of the longest arm."""
-        ...
 
     @property
     def scoring(self) -> Scoring:
         """How arms are scored."""
-        ...
 
     @property
     def needs(self) -> frozenset[str]:
         """What it reads beside scores: "rows" if it reads single clients' values in records."""
-        ...
 
     def steps(self) -> Generator[Step, Evidence, Key]:
         """Yield steps, receive the evidence of their arms, and return the winner and the round to take it at."""
-        ...
 
 
 class Play:

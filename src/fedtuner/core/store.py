@@ -131,15 +131,12 @@ class Blobs(Protocol):
 
     def put(self, blob: Blob, vectors: Vectors) -> None:
         """Keep a client's vectors."""
-        ...
 
     def get(self, blob: Blob) -> Vectors:
         """Return a client's vectors."""
-        ...
 
     def sweep(self, arm: int, used: Iterable[Blob], until: int | None = None) -> None:
         """Delete an arm's blobs of rounds up to ``until`` (None: all rounds), except those in ``used``."""
-        ...
 
 
 @runtime_checkable
@@ -149,41 +146,31 @@ class Store(Protocol):
     @property
     def path(self) -> Path | None:
         """Its folder; None for a store that ends with this process."""
-        ...
 
     @property
     def blobs(self) -> Blobs:
         """Client memory that is too large for a state."""
-        ...
 
     def events(self) -> Iterator[Event]:
         """Yield all events, in order."""
-        ...
 
     def append(self, events: Sequence[Event], notes: Sequence[Note] = ()) -> None:
         """Append events to the journal and notes to the log; they are on disk when this returns."""
-        ...
 
     def save(self, key: Key, state: State, belief: Vectors) -> str:
         """Save a state, with its belief as packed by the tuner; return its checksum."""
-        ...
 
     def load(self, key: Key, known: str = "") -> tuple[State, Vectors]:
         """Return a state without its belief, and the packed belief; ``known`` is the checksum to verify."""
-        ...
 
     def has(self, key: Key) -> bool:
         """Return whether a state is saved."""
-        ...
 
     def drop(self, keys: Iterable[Key]) -> None:
         """Delete states."""
-        ...
 
     def open(self, room: int = 0) -> None:
         """Lock the store for this process; ``room`` bytes should be free."""
-        ...
 
     def close(self) -> None:
         """Release the lock."""
-        ...

@@ -36,7 +36,6 @@ class Screen(Protocol):
 
     def __call__(self, plan: Plan, reports: Reports) -> list[Report | None]:
         """Return the reports in the same order; None where one is dropped."""
-        ...
 
 
 @runtime_checkable
@@ -46,11 +45,9 @@ class Combine(Protocol):
     @property
     def each(self) -> bool:
         """Whether it needs single reports, so that sums (secure aggregation) are not enough."""
-        ...
 
     def __call__(self, plan: Plan, reports: Reports) -> Tally:
         """Return the tally."""
-        ...
 
 
 @runtime_checkable
@@ -59,11 +56,9 @@ class Privacy(Protocol):
 
     def release(self, tally: Tally, key: Key, seed: int) -> Tally:
         """Return the tally with noise, and without rows and memory of single clients."""
-        ...
 
     def spent(self, keys: Sequence[Key]) -> float:
         """Return the privacy spent by these rounds, over all arms."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -29,45 +29,34 @@ class Tuner(Protocol):
     @property
     def labels(self) -> int | None:
         """The number of configurations it chooses from, if sums of values by configuration are enough; else None."""
-        ...
 
     @property
     def tried(self) -> int:
         """The number of configurations that a client tries in a round."""
-        ...
 
     def begin(self, arm: Arm, space: Space, seed: int, parent: Belief | None) -> Belief:
         """Return an arm's belief before its first round; ``parent`` is the belief of the state that it continues."""
-        ...
 
     def choose(self, belief: Belief, n: int, streams: Streams) -> tuple[tuple[Choice, ...], ...]:
         """Return the choices of each of n clients: the first gives the update, further ones are only measured."""
-        ...
 
     def value(self, tried: Tried) -> float:
         """Return the value of a configuration, given a client's metrics; lower is better. Devices call it, too."""
-        ...
 
     def update(self, belief: Belief, seen: Sequence[Seen]) -> Belief:
         """Return the belief after a round."""
-        ...
 
     def best(self, belief: Belief) -> Config:
         """Return the best configuration so far, which evaluations and the result use."""
-        ...
 
     def offers(self, belief: Belief) -> tuple[tuple[Config, ...], Floats]:
         """Return the configurations it chooses from, in the order of their labels, and their probabilities."""
-        ...
 
     def summary(self, belief: Belief) -> Summary:
         """Return what a record keeps of the belief."""
-        ...
 
     def pack(self, belief: Belief) -> Vectors:
         """Return the belief as arrays, without the parts that ``begin`` gives again."""
-        ...
 
     def unpack(self, begun: Belief, arrays: Vectors) -> Belief:
         """Return the belief that was packed; ``begun`` is the belief that the arm began with."""
-        ...

@@ -50,9 +50,9 @@ def clients(
     for i in range(devices if limit is None else min(limit, devices)):
         id = f"device{i:03d}"
         if all(len(parts[split][i]) for split in SPLITS):
-            held = [parts[split][i] for split in SPLITS]
-            images = (np.ascontiguousarray(x[rows].transpose(0, 3, 1, 2)) for rows in held)  # as PyTorch has them
-            made.append(Client(id, *zip(images, (y[rows] for rows in held), strict=True)))
+            mine = [parts[split][i] for split in SPLITS]
+            images = (np.ascontiguousarray(x[rows].transpose(0, 3, 1, 2)) for rows in mine)  # as PyTorch has them
+            made.append(Client(id, *zip(images, (y[rows] for rows in mine), strict=True)))
         else:
             made.left_out.append(id)
     return made

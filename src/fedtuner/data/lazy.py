@@ -25,15 +25,12 @@ class Source(Protocol):
 
     def take(self, rows: Array) -> tuple[Array, Array]:
         """Return these examples as x and y."""
-        ...
 
     def labels(self, rows: Array) -> Array:
         """Return the y of these examples."""
-        ...
 
     def fingerprint(self) -> str:
         """Return a hash of all examples."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

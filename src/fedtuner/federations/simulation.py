@@ -45,11 +45,9 @@ class Lazy(Protocol):
 
     def load(self) -> Any:
         """Return the split: a pair (x, y) of arrays."""
-        ...
 
     def fingerprint(self) -> str:
         """Return what the data is known by: the same for the same examples."""
-        ...
 
 
 class Simulation(FederationDefaults):

@@ -11,11 +11,9 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Return the seconds since some fixed moment."""
-        ...
 
     def sleep(self, seconds: float) -> None:
         """Return after so many seconds."""
-        ...
 
 
 class RealClock:
