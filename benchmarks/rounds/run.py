@@ -2,6 +2,7 @@
 
 python benchmarks/rounds/run.py --problems digits writers100 --budgets 100 200 --seeds 100-103
 python benchmarks/rounds/run.py --show
+python benchmarks/rounds/run.py --ways auto "auto, own cohorts" --out benchmarks/rounds/results/cohorts.jsonl
 
 Studies that have a line already are not run again. Seeds from 100 on are for choosing constants, 0 to 99 for reporting.
 """
@@ -13,6 +14,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,15 +62,18 @@ def sha_long(problem: Simulation, budget: int, target: str, seed: int) -> Study:
     return _halving(0.64, None, problem, budget, target, seed)
 
 
-def auto(problem: Simulation, budget: int, target: str, seed: int) -> Study:
+def auto(problem: Simulation, budget: int, target: str, seed: int, cohorts: str | None = None) -> Study:
     """What ``tune(problem, budget=...)`` does."""
-    return ft.tune(problem, budget=budget, target=target, seed=seed, workers=1, progress=False)
+    return ft.tune(
+        problem, budget=budget, target=target, seed=seed, cohorts=cohorts, workers=1, progress=False
+    )  # fmt: skip
 
 
 WAYS: dict[str, Way] = {
     "untuned": untuned, "default+": extrapolated, "SHA + FedEx, T/10": sha_fedex, "SHA, 0.64 T": sha_long, "auto": auto,
+    "auto, own cohorts": partial(auto, cohorts="independent"),
 }  # fmt: skip
-BOTH = ("untuned", "default+", "auto")  # ways whose training does not depend on the target
+BOTH = ("untuned", "default+", "auto", "auto, own cohorts")  # ways whose training does not depend on the target
 
 
 def line(name: str, problem: Simulation, budget: int, way: str, target: str, seed: int) -> dict[str, Any]:
@@ -95,11 +100,12 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def table(lines: list[dict[str, Any]]) -> str:
     """Return the mean errors in percent (worst seed) by problem and budget, as Markdown."""
-    rows = ["| problem | rounds | seeds | error | " + " | ".join(WAYS) + " |", "|---" * (4 + len(WAYS)) + "|"]
+    ways = [way for way in WAYS if any(r["way"] == way for r in lines)]
+    rows = ["| problem | rounds | seeds | error | " + " | ".join(ways) + " |", "|---" * (4 + len(ways)) + "|"]
     for name, budget in sorted({(r["problem"], r["budget"]) for r in lines}):
         for metric in ("personalized", "global"):
             cells, n = [], 0
-            for way in WAYS:
+            for way in ways:
                 target = "personalized" if way in BOTH else metric
                 key = (name, budget, way, target)
                 of = [100 * r[metric] for r in lines if (r["problem"], r["budget"], r["way"], r["target"]) == key]
@@ -125,7 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", nargs="+", default=["digits"], choices=list(PROBLEMS))
     parser.add_argument("--budgets", nargs="+", type=int, default=[100])
-    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--ways", nargs="+", default=list(WAYS)[:5], choices=list(WAYS))
     parser.add_argument("--targets", nargs="+", default=["personalized", "global"])
     parser.add_argument("--seeds", type=seeds, default=seeds("100-102"))
     parser.add_argument("--out", type=Path, default=HERE / "results" / "rounds.jsonl")

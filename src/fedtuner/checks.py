@@ -36,10 +36,10 @@ def python(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def whole(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
+def whole(name: str, value: Any, least: int = 1, most: int | None = None, remedy: str = "") -> int:
     """Return a whole number from ``least`` to ``most``; refuse other values."""
     if not is_whole(value) or value < least:
-        raise SpecError(f"{name} = {brief(value)}, but must be a whole number >= {least}")
+        raise SpecError(f"{name} = {brief(value)}, but must be a whole number >= {least}{remedy}")
     if most is not None and value > most:
         raise SpecError(f"{name} = {brief(value)}, but must be at most {most}")
     return int(value)

@@ -119,6 +119,26 @@ def test_the_cohort_of_all_is_the_draw_that_it_was():
         assert [job.client for job in plan.jobs] == stream(0, "cohort", *who, 7).choice(6, 4, replace=False).tolist()
 
 
+def test_a_cohort_may_be_a_part_of_those_who_are_present():
+    round, arm = a_study(toys.problem(), cohort=0.5)
+    state = round.begin(arm)
+    assert [len(round.plan(arm, state, range(n)).jobs) for n in (1, 2, 3, 6)] == [1, 1, 2, 3]
+    everyone, arm = a_study(toys.problem(), cohort=1.0)
+    assert len(everyone.plan(arm, state, range(6)).jobs) == 6
+
+
+@pytest.mark.parametrize(("cohort", "clients", "same"), [(2, 39, True), (2, 40, False), (0.1, 40, True)])
+def test_few_clients_are_shared_where_it_is_left_open(cohort, clients, same):
+    round, arm = a_study(quadratics(clients=40), cohort=cohort, cohorts="auto")
+    state = round.begin(arm)
+    draws = [
+        [[job.client for job in round.plan(replace(arm, id=id), replace(state, round=t), range(clients)).jobs]
+         for t in range(4)]
+        for id in (0, 1)
+    ]  # fmt: skip
+    assert (draws[0] == draws[1]) == same
+
+
 def test_a_cohort_is_drawn_from_those_who_are_present():
     round, arm = a_study(toys.problem(), FedEx(k=3), cohort=2)
     state, there = round.begin(arm), (5, 1, 4)

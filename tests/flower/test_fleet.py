@@ -489,10 +489,33 @@ def test_too_few_are_waited_for_and_then_named(caplog):
     grid = grid_of(CLIENTS[:2])
     with pytest.raises(FleetError, match=r"2 of the 3 clients that a round needs are there after 200 s \(2 nodes onl"):
         tune(grid, ft.flower.Fleet(grid, toys.Softmax(), wait=200.0, clock=grid.clock))
-    assert any("waiting for clients: 2 of 3 are there" in r.getMessage() for r in caplog.records)
+    assert any("waiting up to 200 s: 2 of the 3 clients" in r.getMessage() for r in caplog.records)
     empty = MemoryGrid()
     with pytest.raises(FleetError, match="0 of the 3 clients"):
         tune(empty, ft.flower.Fleet(empty, toys.Softmax(), wait=10.0, clock=empty.clock))
+
+
+def test_a_cohort_that_is_too_large_is_named_at_once_with_its_remedy(caplog):
+    caplog.set_level("INFO", "flwr")
+    grid = grid_of(CLIENTS[:4])
+    began, seen = grid.clock.now(), []
+    sleep = grid.clock.sleep
+    grid.clock.sleep = lambda seconds: (seen.append((grid.clock.now() - began, len(caplog.records))), sleep(seconds))
+    with pytest.raises(FleetError, match=r"lower cohort= \(to 4, or a part such as 0.5\), start more SuperNodes or"):
+        tune(grid, ft.flower.Fleet(grid, toys.Softmax(), clock=grid.clock), cohort=10)
+    assert "4 of the 10 clients" in caplog.records[0].getMessage()
+    assert "lower cohort= (to 4" in caplog.records[0].getMessage()
+    assert min(time for time, lines in seen if lines) < 5  # of the 300 s that it waits for more
+    caplog.clear()
+    few = fleet_of(grid, least=7, wait=20.0)
+    with pytest.raises(FleetError, match="lower least=, start more"):
+        tune(grid, few, cohort=3)
+
+
+def test_a_part_of_the_fleet_begins_with_whoever_is_there():
+    grid = grid_of(CLIENTS[:4])
+    study = tune(grid, ft.flower.Fleet(grid, toys.Softmax(), clock=grid.clock), cohort=0.5)
+    assert {r.clients for r in study.history} == {2}
 
 
 def test_a_node_that_comes_in_time_is_waited_for():

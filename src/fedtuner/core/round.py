@@ -32,7 +32,7 @@ from fedtuner.core.method import Local, Method, Server, Update
 from fedtuner.core.model import LARGE, Learner, Metrics, Task, Vector, Vectors, finite
 from fedtuner.core.records import Arm, Choice, Job, Plan, Record, Report, Row, Seen, State, Tally, Tried
 from fedtuner.core.schedule import value_of
-from fedtuner.core.setup import Setup
+from fedtuner.core.setup import Setup, size_of
 from fedtuner.core.tally import Reports, penalised, sums, without
 from fedtuner.core.tuner import Floats
 from fedtuner.errors import FAILURES, ClientError, TaskError
@@ -67,8 +67,8 @@ class Round:
         The cohort is drawn from the clients who are present; it is all of them if they are fewer than its size.
         """
         setup, t = self.setup, state.round
-        who = ("shared",) if setup.cohorts == "shared" else ("arm", arm.id)
-        size = min(setup.cohort, len(present))
+        who = ("shared",) if setup.shares_cohorts(len(present)) else ("arm", arm.id)
+        size = size_of(setup.cohort, len(present))
         p = odds(state, present) if size < len(present) else None
         drawn = stream(setup.seed, "cohort", *who, t).choice(len(present), size, replace=False, p=p)
         choices = setup.tuner.choose(state.belief, size, lambda purpose: stream(setup.seed, purpose, arm.id, t))

@@ -24,7 +24,9 @@ from fedtuner.space import Choice, Space
 from fedtuner.tables import Table
 
 CODE_OF_THEIR_OWN = "these clients train by code of their own: give space= with the hyperparameters that it reads"
-COHORTS = WEIGHTS = ("independent", "shared")
+WEIGHTS = ("independent", "shared")
+COHORTS = (*WEIGHTS, "auto")
+SMALL = 20  # cohorts: fewer clients than this many times the cohort are a small population
 _PLAIN = ("cohort", "cohorts", "target", "weights", "cooling", "engine", "seed")
 _SENT = {"server-round", "split"}  # what clients that train by code of their own get beside hyperparameters
 
@@ -38,8 +40,8 @@ class Setup:
     schedule: Schedule
     tuner: Tuner
     sampler: Sampler
-    cohort: int = 10  # clients per round
-    cohorts: str = "independent"  # shared: all arms have the same clients in the same round
+    cohort: float = 10  # clients per round; a real number up to 1.0 is a part of those who are present
+    cohorts: str = "independent"  # shared: all arms have the same clients in the same round; auto: if there are few
     target: str = "personalized"  # what arms are compared by: the clients' models or the server's (global)
     weights: str = "independent"  # shared: all arms begin from the same initial weights
     screens: tuple[Screen, ...] = ()
@@ -50,11 +52,17 @@ class Setup:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        cohort, seed = checks.whole("cohort", self.cohort), checks.seed(self.seed)
+        cohort, seed = checks.python(self.cohort), checks.seed(self.seed)
+        if not isinstance(cohort, float) or not 0 < cohort <= 1:
+            cohort = checks.whole("cohort", cohort, remedy=", or a part of the clients such as 0.1")
         checks.one_of("target", self.target, TARGETS)
         checks.one_of("cohorts", self.cohorts, COHORTS)
         checks.one_of("weights", self.weights, WEIGHTS)
         checks.settle(self, cohort=cohort, seed=seed, cooling=checks.number("cooling", self.cooling, 0, 1))
+
+    def shares_cohorts(self, present: int) -> bool:
+        """Return whether all arms have the same clients in a round, of so many who are present."""
+        return self.cohorts == "shared" or (self.cohorts == "auto" and present < SMALL * size_of(self.cohort, present))
 
     def describe(self) -> Table:
         """Return the setup by the names of a study.toml."""
@@ -71,6 +79,15 @@ class Setup:
             "tuner": self.tuner,
             **self.space.describe(),
         }
+
+
+def size_of(cohort: float, present: int) -> int:
+    """Return how many clients a cohort has, of so many who are present.
+
+    >>> [size_of(cohort, 40) for cohort in (10, 100, 0.1, 1.0)]
+    [10, 40, 4, 40]
+    """
+    return max(1, round(cohort * present)) if isinstance(cohort, float) else min(int(cohort), present)
 
 
 def _described(schedule: Schedule) -> Table:

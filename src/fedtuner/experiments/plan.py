@@ -13,6 +13,7 @@ from typing import cast
 
 from fedtuner.core.records import Plan
 from fedtuner.core.schedule import Outline, Play, outline
+from fedtuner.core.setup import size_of
 from fedtuner.errors import FedtunerError, SpecError
 from fedtuner.experiments import results
 from fedtuner.experiments.family import marks
@@ -116,7 +117,8 @@ def estimate(suite: Suite, out: Path, workers: int | None = None, only: str | No
         rounds, evaluations = (sum(numbers) for numbers in zip(*expected, strict=True))
         asked = sum(outline(entry.spec.schedule).cost for group in mine for entry in group.asked)
         trained = sum(group.tries * n for group, (n, _) in zip(mine, expected, strict=True)) / mine[0].tries
-        evaluated = evaluations * len(problem.clients) / mine[0].first.spec.cohort  # an evaluation is the work of all
+        everyone = len(problem.clients)  # an evaluation is the work of all
+        evaluated = evaluations * everyone / size_of(mine[0].first.spec.cohort, everyone)
         amount = (trained + evaluated) / speedup(workers or cores())
         yield Estimate(name, studies, asked, rounds, evaluations, pace, pace * amount, work * amount)
 

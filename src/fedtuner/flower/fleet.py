@@ -50,8 +50,8 @@ class Fleet(FederationDefaults):
     ``model`` is the task (or learner) that the clients have too (``client_app``), or the initial arrays of an app that
     trains by its own code (``tuned``): an ArrayRecord, a state_dict, or a list of arrays.
 
-    A round begins when ``least`` clients are online (by default the study's cohort); the fleet waits up to ``wait``
-    seconds for them. It ends ``deadline`` seconds after its requests were sent, or earlier if all clients have replied:
+    A round begins when ``least`` clients are online (by default the study's cohort; 1 where that is a part of the
+    fleet); the fleet waits up to ``wait`` seconds for them. It ends ``deadline`` seconds after its requests were sent, or earlier if all clients have replied:
     a client that has not replied by then is dropped from it. A node does one job at a time and all arms of a rung send
     at once, so the deadline must leave time for as many jobs as there are arms. A client that was dropped gets no more
     work before it has replied, or its request has expired: rounds begin without it.
@@ -107,7 +107,7 @@ class Fleet(FederationDefaults):
         self.requests = Requests(grid, 2 * deadline + 60, self.clock, self.fault)
         required = Requirements(self.model.size, self.wire.own_training, secure is not None)
         self.roster = Roster(self.requests, required, deadline, self.clock, self.fault)
-        self._secure, self._cohort = secure, 1
+        self._secure, self._cohort = secure, 1.0
         self._notes: list[Note] = []  # faults that nobody has asked for yet
         self._waiting_since: float | None = None
         self._logged = -math.inf
@@ -200,17 +200,21 @@ class Fleet(FederationDefaults):
 
     def enough(self) -> bool:
         """Return whether enough clients are online for a round; raise after ``wait`` seconds without."""
-        now, online, least = self.clock.now(), len(self.roster.nodes), self.least or self._cohort
+        now, online = self.clock.now(), len(self.roster.nodes)
+        least = self.least or (1 if isinstance(self._cohort, float) else self._cohort)
         if self.roster.settled() and online >= least and self.present():
             self._waiting_since = None
             self.roster.stop_waiting()
             return True
         if self._waiting_since is None:
-            self._waiting_since = self._logged = now
-        nodes = len(self.roster.online)
-        if now - self._logged > _LOG:
+            self._waiting_since, self._logged = now, -math.inf
+        nodes, missing = len(self.roster.online), online < least
+        few = f"{online} of the {least} clients that a round needs are there"
+        remedy = "lower least=" if self.least else f"lower cohort= (to {max(1, online)}, or a part such as 0.5)"
+        known = missing and self.roster.settled()  # else handshakes may be under way
+        if now - max(self._logged, -math.inf if known else self._waiting_since) > _LOG:
             self._logged = now
-            log.info("fedtuner: waiting for clients: %d of %d are there, %d nodes online", online, least, nodes)
+            log.info("fedtuner: waiting up to %g s: %s (%d nodes online): start more, or %s", self.wait, few, nodes, remedy)
         if now - self._waiting_since <= self.wait:
             return False
         if online >= least and not self.present():
@@ -219,8 +223,8 @@ class Fleet(FederationDefaults):
             )
         refusal = self.roster.refusal()
         raise FleetError(
-            f"{online} of the {least} clients that a round needs are there after {self.wait:g} s "
-            f"({nodes} nodes online{refusal and f'; {refusal}'}): start more SuperNodes, lower least= or raise wait="
+            f"{few} after {self.wait:g} s ({nodes} nodes online{refusal and f'; {refusal}'}): {remedy}, start more "
+            "SuperNodes or raise wait="
         )
 
     def name_failing(self, name: str, state: State, clients: Iterable[int]) -> None:

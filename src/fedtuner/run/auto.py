@@ -24,7 +24,6 @@ from fedtuner.tuners import none
 
 VARIED = ("step", "work", "batch")  # the roles that arms differ in
 COOLING = 0.5  # the last part of the run, in which the server's step falls
-SMALL = 20  # cohorts: a population of fewer than this many of them meets shared cohorts on devices, too
 # What an app's own hyperparameters are, by parts of their names.
 _GUESSES = {
     "regulariser": r"decay|dropout|^wd$|^mu$|proximal|lambda|^l[12]$|penalty|regular",
@@ -97,9 +96,8 @@ class Auto:
         settings.setdefault("sampler", samplers.Include(include, rest))
         settings.setdefault("cooling", COOLING)
         settings.setdefault("weights", "shared")
-        devices = federation.executor is not None
-        crowd = devices and federation.population() >= SMALL * settings.get("cohort", 10)
-        settings.setdefault("cohorts", "independent" if crowd else "shared")
+        # A device that is drawn trains for one arm after the other, so a large fleet has other clients for each.
+        settings.setdefault("cohorts", "shared" if federation.executor is None else "auto")
         return settings
 
     def _space(

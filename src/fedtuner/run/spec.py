@@ -83,7 +83,7 @@ class Spec:
         return self.settings.get("seed", 0)  # type: ignore[no-any-return]
 
     @property
-    def cohort(self) -> int:
+    def cohort(self) -> float:
         """Clients per round."""
         return self.settings.get("cohort", 10)  # type: ignore[no-any-return]
 

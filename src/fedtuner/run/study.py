@@ -306,7 +306,7 @@ def tune(
     schedule: Schedule | None = None,
     budget: int | None = None,
     recipe: Recipe | None = None,
-    cohort: int = 10,
+    cohort: float = 10,
     target: str = "personalized",
     seed: int = 0,
     store: str | Path | Store | None = None,
@@ -323,7 +323,8 @@ def tune(
     method      one of ``fedtuner.methods``, or its name: "fedprox"
     fedex       None: every arm has one client configuration, which only the schedule tunes; ``tuner=`` replaces FedEx
     schedule    by default the paper's successive halving, with 2000 rounds
-    cohort      clients per round; ``cohorts="shared"`` gives all arms the same clients in the same round
+    cohort      clients per round, or (0.1) a part of those who are present; ``cohorts="shared"`` gives all arms the
+                same clients in the same round
     target      arms are compared by the clients' models ("personalized") or the server's ("global")
     store       a folder; the same call continues the study in it. None: nothing is kept
     workers     processes, by default one per core; the result does not depend on their number
