@@ -32,8 +32,10 @@ def lines(script):
     return script.read(ROUNDS / "results" / "rounds.jsonl")
 
 
-def test_the_docs_have_the_table_of_the_results(script, lines):
-    assert script.table(lines) in (ROOT / "docs" / "choosing.md").read_text()
+@pytest.mark.parametrize("name", ["rounds", "cohorts"])
+def test_the_docs_have_the_tables_of_the_results(script, name):
+    found = script.read(ROUNDS / "results" / f"{name}.jsonl")
+    assert script.table(found) in (ROOT / "docs" / "choosing.md").read_text()
 
 
 def test_no_reported_seed_was_used_to_choose_anything(lines):

@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedtuner[flower]'")
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from memory_grid import MemoryGrid
 
@@ -151,12 +152,153 @@ def test_names_that_every_client_is_sent_are_refused_as_hyperparameters():
             tune(MemoryGrid(), space=ft.Space(client={**SPACE.client, name: ft.Int(1, 2)}))
 
 
-def test_an_app_of_the_older_kind_is_refused_at_once():
-    from flwr.client import NumPyClient
+class Older(NumPyClient):
+    """The same client as it was written before there were messages."""
 
-    for app in (ClientApp(lambda context: NumPyClient().to_client()), NumPyClient()):
-        with pytest.raises(SpecError, match=r"Flower's Message API\), not a client_fn or a NumPyClient"):
-            ft.flower.tuned(app)  # type: ignore[arg-type]
+    def __init__(self, app: ClientApp, context: Context) -> None:
+        self.app, self.context = app, context
+
+    def call(self, kind: str, arrays: Any, config: Any) -> Any:
+        content = RecordDict({"arrays": ArrayRecord(arrays), "config": ConfigRecord(config)})
+        return self.app(Message(content, 7, kind), self.context).content
+
+    def fit(self, parameters: Any, config: Any) -> Any:
+        reply = self.call("train", parameters, config)
+        return reply["arrays"].to_numpy_ndarrays(), reply["metrics"]["num-examples"], {"note": "done"}
+
+    def evaluate(self, parameters: Any, config: Any) -> Any:
+        found = self.call("evaluate", parameters, config)["metrics"]
+        return found["eval_loss"], found["num-examples"], {"accuracy": found["eval_acc"], "note": "done"}
+
+
+@pytest.mark.parametrize("converted", [True, False])
+def test_an_app_of_the_older_kind_gives_the_same_bits(converted):
+    """The names of its arrays are those of the server's."""
+    first = {"weight": FIRST[0], "bias": FIRST[1]}
+    seen: Seen = []
+    older: Seen = []
+    app = plain_app(older, split=True)
+
+    def client_fn(context: Context) -> Any:
+        client = Older(app, context)
+        return client.to_client() if converted else client
+
+    there = tune(grid_of(ft.flower.tuned(plain_app(seen, split=True), splits=("test",))), FIRST)
+    here = tune(grid_of(ft.flower.tuned(ClientApp(client_fn), splits=("test",))), first)
+    assert repr(here.history) == repr(there.history)
+    assert here.best.model.tobytes() == there.best.model.tobytes()
+    assert here.evaluate("test") == there.evaluate("test")
+    assert older == seen
+    assert list(here.problem.record(here.best.model)) == ["weight", "bias"]
+
+
+def test_an_older_app_may_measure_something_else():
+    class Counting(NumPyClient):
+        def fit(self, parameters: Any, config: Any) -> Any:
+            return parameters, 5, {}
+
+        def evaluate(self, parameters: Any, config: Any) -> Any:
+            return 0.5, 4, {"mistakes": 0.125}
+
+    app = ClientApp(lambda context: Counting().to_client())
+    assert {r.error_after for r in tune(grid_of(ft.flower.tuned(app, error="mistakes"))).history} == {0.125}
+    assert {r.error_after for r in tune(grid_of(ft.flower.tuned(app, accuracy=None))).history} == {0.5}
+    with pytest.raises(FleetError, match=r"evaluate returned no metric 'accuracy', only \['loss', 'mistakes', 'num_ex"):
+        tune(grid_of(ft.flower.tuned(app)))
+
+
+def test_only_an_app_can_be_tuned():
+    with pytest.raises(SpecError, match=r"app = .*, but must be a ClientApp: ClientApp\(\), or ClientApp\(client_fn"):
+        ft.flower.tuned(NumPyClient())  # type: ignore[arg-type]
+
+
+def test_what_is_drawn_stands_in_the_run_config_too():
+    """Apps that read their hyperparameters there need no change; values of other names, and other work, keep theirs."""
+    seen = []
+    app = fixed_app(echo, good())
+
+    def remember(message: Message, context: Context, call_next: Any) -> Message:
+        seen.append((dict(message.content["config"]), dict(context.run_config)))
+        return call_next(message, context)
+
+    spied = ClientApp()
+    spied.train(mods=[remember])(lambda message, context: app(message, context))
+    spied.evaluate(mods=[remember])(lambda message, context: app(message, context))
+    grid = grid_of(ft.flower.tuned(spied))
+    for context in grid.contexts.values():
+        context.run_config = {"lr": 0.3, "rounds": 5}
+    tune(grid)
+    assert len({run["lr"] for _, run in seen}) > 1
+    assert all(run == {"rounds": 5, **{k: v for k, v in sent.items() if k in SPACE.client}} for sent, run in seen)
+    assert {context.run_config["lr"] for context in grid.contexts.values()} == {0.3}
+
+
+def test_settings_in_the_run_config():
+    run_config = {"lr": 0.1, "fedtuner.budget": 10, "fedtuner.cohort": 0.5, "fedtuner.target": "global"}
+    settings = ft.flower.settings(run_config)
+    assert settings == {"budget": 10, "cohort": 0.5, "target": "global"}
+    grid = grid_of(ft.flower.tuned(plain_app([])))
+    problem = ft.flower.Fleet(grid, FIRST, least=6, clock=grid.clock)
+    study = ft.tune(problem, SPACE, include=[{"client": TODAY}], progress=False, **settings)
+    assert (study.rounds_used, study.setup.target, study.history[0].clients) == (10, "global", 3)
+    with pytest.raises(SpecError, match="no setting 'bugdet'; did you mean 'budget'"):
+        ft.tune(problem, SPACE, **ft.flower.settings({"fedtuner.bugdet": 3}))
+
+
+TODAY = {"lr": 0.1, "steps": 1, "flavour": "sweet", "nesterov": False}
+
+
+def by_budget(grid: MemoryGrid, space: ft.Space, **more: Any) -> ft.Study:
+    problem = ft.flower.Fleet(grid, FIRST, least=6, clock=grid.clock)
+    return ft.tune(problem, space, budget=70, cohort=3, progress=False, **more)
+
+
+def test_a_budget_needs_what_the_app_has_today():
+    """An app that reads config["lr"] has no default arm otherwise."""
+    grid = grid_of(ft.flower.tuned(plain_app([])))
+    with pytest.raises(
+        SpecError, match=r"not known: give include=\[{'client': {'lr': \.\.\., 'steps': \.\.\., 'flavour'"
+    ):
+        by_budget(grid, SPACE)
+    decayed = ft.Space({**SPACE.client, "weight-decay": ft.Float(0, 0.1)})
+    study = by_budget(grid, decayed, include=[{"client": {**TODAY, "weight-decay": 0.01}}])
+    arms = study.journal.arms
+    assert arms[0].client == {**TODAY, "weight-decay": 0.01, "batch-size": 16}
+    assert {arm.client["weight-decay"] for arm in arms.values()} == {0.01}  # no arm differs in it, but the app reads it
+    assert len({arm.client["lr"] for arm in arms.values()}) > 2
+    untuned = ft.untuned(study, progress=False)
+    assert untuned.best.client == arms[0].client
+    assert (untuned.rounds_used, untuned.best.server["optimiser"]) == (70, "sgd")
+
+
+def test_an_app_with_defaults_of_its_own_says_so():
+    seen = []
+
+    def train(message: Message) -> dict[str, Any]:
+        seen.append(message.content["config"].get("lr"))
+        return echo(message)
+
+    study = by_budget(grid_of(ft.flower.tuned(fixed_app(train, good()))), ft.Space(SPACE.client), include=[{}])
+    assert study.journal.arms[0].client == {"batch-size": 16}
+    assert None in seen
+
+
+def test_a_large_fleet_has_other_clients_for_each_arm():
+    """Sixty devices and a cohort of 3: none of them trains for all arms of the rung."""
+    devices = {}
+    for n in (6, 60):
+        grid = MemoryGrid()
+        for _ in range(n):
+            grid.add(ft.flower.tuned(fixed_app(echo, good())), partition=len(grid.apps))
+        study = ft.tune(
+            ft.flower.Fleet(grid, FIRST, least=n, clock=grid.clock), ft.Space(SPACE.client), include=[{}], budget=70,
+            cohort=3, progress=False,
+        )  # fmt: skip
+        assert study.setup.cohorts == "auto"
+        first = [m for m in grid.work_sent() if m.content.config_records["fedtuner"]["round"] == 0]
+        devices[n] = len({m.metadata.dst_node_id for m in first})
+    assert devices[6] == 3
+    assert devices[60] > 6
 
 
 def test_full_information_is_collected_too():
@@ -247,6 +389,29 @@ def no_count(message: Message) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_what_an_app_lacks_is_named(app, why):
+    with pytest.raises(FleetError, match=why):
+        tune(grid_of(ft.flower.tuned(app)))
+
+
+def wants_alpha(message: Message) -> dict[str, Any]:
+    message.content["config"]["alpha"]
+    raise AssertionError("alpha is not sent")
+
+
+def two_lines(message: Message) -> dict[str, Any]:
+    raise RuntimeError("shapes do not match:\n  3x3 and 4x4")
+
+
+@pytest.mark.parametrize(
+    ("app", "why"),
+    [
+        (fixed_app(wants_alpha, good()), r"train failed: KeyError: .*alpha.* \(test_client.py, line \d+\); its conf"),
+        (fixed_app(echo, wants_alpha), r"evaluate failed: KeyError: .*alpha"),
+        (fixed_app(two_lines, good()), r"train failed: RuntimeError: shapes do not match: 3x3 and 4x4 \(test_client"),
+        (ClientApp(lambda context: Older(fixed_app(wants_alpha, good()), context)), "train failed: KeyError"),
+    ],
+)  # fmt: skip
+def test_which_of_the_apps_functions_failed_is_said_with_its_error(app, why):
     with pytest.raises(FleetError, match=why):
         tune(grid_of(ft.flower.tuned(app)))
 

@@ -100,6 +100,8 @@ def test_the_untuned_default_is_as_the_user_has_it():
     assert default.best.server["optimiser"] == "sgd"
     assert default.setup.cooling == 0
     assert default.best.client == {name: hyper.default for name, hyper in methods.fedavg.client.items()}
+    own = ft.prepare(toys.problem(), budget=10, cohort=3, include=[{"client": {"lr": 0.5}}])
+    assert ft.untuned(own, progress=False).best.client == {**default.best.client, "lr": 0.5}
 
 
 def test_examples_processed_count_every_pass():
@@ -169,7 +171,7 @@ def test_clients_with_code_of_their_own():
             "width": [1, 2],
         }
     )
-    setup = prepared(problem=model, space=space)
+    setup = prepared(problem=model, space=space, include=[{}])
     assert set(setup.space.client) == {"learning-rate", "local-epochs", "width"}
     assert setup.schedule.step == "learning-rate"
     first, *rest = arms(setup)
@@ -177,6 +179,15 @@ def test_clients_with_code_of_their_own():
     assert max(client["learning-rate"] for client, _ in rest) > 0.1  # there is no centre: all of the range
     with pytest.raises(SpecError, match="give space= with the hyperparameters that it reads"):
         prepared(problem=model)
+    with pytest.raises(
+        SpecError, match=r"today is not known: give include=\[{'client': {'learning-rate': \.\.\., 'loc"
+    ):
+        prepared(problem=model, space=space)
+    assert prepared(problem=model, space=space, sampler=ft.samplers.uniform).sampler == ft.samplers.uniform
+    today = {"learning-rate": 0.1, "local-epochs": 2, "weight-decay": 0.05, "width": 1}
+    setup = prepared(problem=model, space=space, include=[{"client": today}])
+    assert setup.space.client["weight-decay"] == Choice([0.05])  # its code reads it, though arms do not differ in it
+    assert arms(setup)[0] == (today, {})
 
 
 @pytest.mark.parametrize(

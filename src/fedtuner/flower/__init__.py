@@ -12,7 +12,7 @@ except ImportError as error:  # pragma: no cover
     raise ImportError("fedtuner.flower needs Flower: pip install 'fedtuner[flower]'") from error
 
 from fedtuner.flower.client import client_app, tuned
-from fedtuner.flower.fleet import Fleet
+from fedtuner.flower.fleet import Fleet, settings
 from fedtuner.flower.secure import SecAgg
 
-__all__ = ["Fleet", "SecAgg", "client_app", "tuned"]
+__all__ = ["Fleet", "SecAgg", "client_app", "settings", "tuned"]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
@@ -18,7 +20,7 @@ from fedtuner.core.method import Method
 from fedtuner.core.model import Learner, Metrics, Task
 from fedtuner.core.records import Plan, Report, Tried
 from fedtuner.core.round import work
-from fedtuner.errors import ClientError, SpecError, suggest
+from fedtuner.errors import ClientError, SpecError, brief, one_line, suggest
 from fedtuner.federations import Client, Simulation
 from fedtuner.flower import handshake
 from fedtuner.flower.app_state import arm_context, copied
@@ -82,8 +84,8 @@ def method_named(name: str) -> Method:
 def tuned(
     app: ClientApp,
     *,
-    loss: str = "eval_loss",
-    accuracy: str | None = "eval_acc",
+    loss: str = "",
+    accuracy: str | None = "",
     error: str | None = None,
     examples: str = "num-examples",
     splits: tuple[str, ...] = ("valid",),
@@ -95,20 +97,22 @@ def tuned(
 
     A round is three calls: evaluate (the server's model), train, evaluate (the client's). Each sees the model in
     ``message.content["arrays"]`` and, in ``message.content["config"]``, the client hyperparameters drawn for it under
-    their names in the study's space, ``server-round`` and ``split``. Train returns ``arrays`` and the metric
-    ``num-examples``, |T|; evaluate the metrics ``eval_loss``, ``eval_acc`` and ``num-examples``, |V|: other names are
-    given here. ``error`` names a metric that is the error; with neither that nor an accuracy the loss is. ``splits``
+    their names in the study's space, ``server-round`` and ``split``; in ``context.run_config`` values of these names
+    are replaced by them. Train returns ``arrays`` and the metric ``num-examples``, |T|; evaluate the metrics
+    ``eval_loss``, ``eval_acc`` and ``num-examples``, |V|: other names are given here. An app made with a ``client_fn``
+    gets and returns the same through ``fit`` and ``evaluate`` of its client; its accuracy is the metric ``accuracy``.
+    ``error`` names a metric that is the error; with neither that nor an accuracy (None) the loss is. ``splits``
     has ``"test"`` if evaluate chooses its data by ``config["split"]``. ``id`` gives the client's id, which must
     outlive a restart; by default it is the node's ``partition-id``. Messages that are not fedtuner's go to the app
     unchanged. What the functions keep in ``context.state`` is kept apart for each arm (``app_state.py``).
     """
-    if not isinstance(app, ClientApp) or getattr(app, "_call", None) is not None:  # set by a client_fn
-        raise SpecError(
-            "tuned takes a ClientApp with @app.train() and @app.evaluate() functions (Flower's Message API), not a "
-            "client_fn or a NumPyClient: move their code into such functions"
-        )
-    names = _Names(loss, accuracy, error, examples, arrays, config)
-    return _Tuned(app, names, ("valid", *splits), id or _partition)
+    if not isinstance(app, ClientApp):
+        raise SpecError(f"app = {brief(app)}, but must be a ClientApp: ClientApp(), or ClientApp(client_fn)")
+    older = getattr(app, "_call", None) is not None  # set by a client_fn
+    usual = ("loss", "accuracy") if older else ("eval_loss", "eval_acc")
+    right = usual[1] if accuracy == "" else accuracy
+    names = _Names(loss or usual[0], right, error, "num_examples" if older else examples, arrays, config)
+    return _Tuned(app, names, ("valid", *splits), id or _partition, older)
 
 
 @dataclass(frozen=True)
@@ -123,10 +127,11 @@ class _Names:
 
 class _Tuned(ClientApp):
     def __init__(
-        self, app: ClientApp, names: _Names, splits: tuple[str, ...], id: Callable[[Context], str | int]
+        self, app: ClientApp, names: _Names, splits: tuple[str, ...], id: Callable[[Context], str | int], older: bool
     ) -> None:
         super().__init__()
         self._app, self._names, self._splits, self._id = app, names, splits, id
+        self._calls = _OlderCalls if older else _Calls
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Do fedtuner's work, or pass the message on."""
@@ -146,22 +151,23 @@ class _Tuned(ClientApp):
         lineage = lineage_of(message.content)
         with arm_context(context, plan.arm, lineage.parent, lineage.out, keep=not lineage.evaluation) as mine:
             starts = [copied(mine) for _ in others]  # what other candidates would give is measured, and not kept
-            call = _Calls(self._app, message, mine, self._names, plan)
+            call = self._calls(self._app, message, mine, self._names, plan)
             before = call.evaluate(model, first.config)
             update, count, after = call.train(model, first.config, before.count)
         tried = []
         for choice, start in zip(others, starts, strict=True):
-            call = _Calls(self._app, message, start, self._names, plan)
+            call = self._calls(self._app, message, start, self._names, plan)
             tried.append(Tried(choice.label, before, call.train(model, choice.config, before.count)[2]))
         report = Report(0, _NO_VECTOR, {}, {}, count, (Tried(first.label, before, after), *tried), True)
         return Message(report_content(report, update), reply_to=message)
 
 
 class _Calls:
-    """The app's own functions, called as Flower calls them."""
+    """The app's own functions, called as Flower calls them, in a context that is for this work alone."""
 
     def __init__(self, app: ClientApp, message: Message, context: Context, names: _Names, plan: Plan) -> None:
         self._app, self._message, self._context, self._names, self._plan = app, message, context, names, plan
+        self._run_config = context.run_config
 
     def train(self, model: ArrayRecord, drawn: Config, validated: int) -> tuple[ArrayRecord, int, Metrics]:
         """Return the model after training, |T|, and the metrics of that model on the client's validation data."""
@@ -186,7 +192,7 @@ class _Calls:
         return Metrics(loss, error, int(count))
 
     def _call(self, kind: str, model: ArrayRecord, drawn: Config) -> RecordDict:
-        names, original = self._names, self._message.content
+        original = self._message.content
         self._message.content = RecordDict()  # only the metadata is to be copied
         message = copy.deepcopy(self._message)
         self._message.content = original
@@ -194,17 +200,55 @@ class _Calls:
         # Flower's strategies send server-round too; splits= needs split. A study refuses hyperparameters of these
         # names.
         config: Any = {**drawn, "server-round": self._plan.round + 1, "split": self._plan.split}
-        message.content = RecordDict({names.arrays: copy.deepcopy(model), names.config: ConfigRecord(config)})
-        reply = self._app(message, self._context)
+        message.content = self._sent(kind, copy.deepcopy(model), ConfigRecord(config))
+        self._context.run_config = {**self._run_config, **drawn}
+        try:
+            reply = self._app(message, self._context)
+        except Exception as error:
+            raise ClientError(f"{kind} failed: {_described(error)}; its config was {brief(config, 100)}") from error
         if reply.has_error():
             raise ClientError(f"{kind} returned an error: {reply.error.reason}")
-        return reply.content
+        return self._returned(kind, model, reply.content)
+
+    def _sent(self, kind: str, model: ArrayRecord, config: ConfigRecord) -> RecordDict:
+        return RecordDict({self._names.arrays: model, self._names.config: config})
+
+    def _returned(self, kind: str, model: ArrayRecord, content: RecordDict) -> RecordDict:
+        return content
 
     def _metric(self, content: RecordDict, name: str, where: str) -> Any:
         metrics: Mapping[str, Any] = {k: v for record in content.metric_records.values() for k, v in record.items()}
         if name not in metrics:
             raise ClientError(f"{where} returned no metric {name!r}, only {sorted(metrics)}: see tuned(app, ...)")
         return metrics[name]
+
+
+class _OlderCalls(_Calls):
+    """The client of a ``client_fn``, called as Flower calls it: its arrays have no names, and its metrics a record."""
+
+    def _sent(self, kind: str, model: ArrayRecord, config: ConfigRecord) -> RecordDict:
+        asked = "fitins" if kind == MessageType.TRAIN else "evaluateins"
+        return RecordDict({f"{asked}.parameters": model, f"{asked}.config": config})
+
+    def _returned(self, kind: str, model: ArrayRecord, content: RecordDict) -> RecordDict:
+        numbers: dict[str, Any] = {k: v for r in content.metric_records.values() for k, v in r.items()}
+        said = content.config_records[f"{'fitres' if kind == MessageType.TRAIN else 'evaluateres'}.metrics"]
+        numbers |= {k: v for k, v in said.items() if type(v) in (int, float) and k not in numbers}
+        made = RecordDict({"metrics": MetricRecord(numbers)})
+        for record in content.array_records.values():
+            if len(record) != len(model):
+                raise ClientError(f"{kind} returned {len(record)} arrays, but was sent {len(model)}")
+            named = zip(model, record.values(), strict=True)
+            made[self._names.arrays] = ArrayRecord({name: Array(array.numpy()) for name, array in named})
+        return made
+
+
+def _described(error: Exception) -> str:
+    """Return an error and the last line of code outside of installed packages that it came through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if "site-packages" not in f.filename and f.filename != __file__]
+    at = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {one_line(str(error), 120)}{at}"
 
 
 def _partition(context: Context) -> str | int:

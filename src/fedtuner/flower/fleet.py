@@ -42,6 +42,19 @@ log = logging.getLogger("flwr")  # so that these lines appear in Flower's own lo
 _LOG = 15.0  # seconds between two lines in the log about waiting
 _PAUSE = (0.005, 1.0)  # shortest and longest seconds between two polls
 _SHOWN = 5  # faults of a kind that are logged one by one
+_TABLE = "fedtuner."  # of a run config
+
+
+def settings(run_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of ``tune`` that a run config has under ``fedtuner``.
+
+    In an app's pyproject.toml they stand in ``[tool.flwr.app.config.fedtuner]``, such as ``budget = 200``; for one run
+    they are changed by ``flwr run --run-config 'fedtuner.budget=500'``.
+
+    >>> settings({'lr': 0.1, 'fedtuner.budget': 200, 'fedtuner.store': 'runs/phones'})
+    {'budget': 200, 'store': 'runs/phones'}
+    """
+    return {name.removeprefix(_TABLE): value for name, value in run_config.items() if name.startswith(_TABLE)}
 
 
 class Fleet(FederationDefaults):
@@ -51,10 +64,11 @@ class Fleet(FederationDefaults):
     trains by its own code (``tuned``): an ArrayRecord, a state_dict, or a list of arrays.
 
     A round begins when ``least`` clients are online (by default the study's cohort; 1 where that is a part of the
-    fleet); the fleet waits up to ``wait`` seconds for them. It ends ``deadline`` seconds after its requests were sent, or earlier if all clients have replied:
-    a client that has not replied by then is dropped from it. A node does one job at a time and all arms of a rung send
-    at once, so the deadline must leave time for as many jobs as there are arms. A client that was dropped gets no more
-    work before it has replied, or its request has expired: rounds begin without it.
+    fleet); the fleet waits up to ``wait`` seconds for them. It ends ``deadline`` seconds after its requests were sent,
+    or earlier if all clients have replied: a client that has not replied by then is dropped from it. A node does one
+    job at a time and all arms of a rung send at once, so the deadline must leave time for as many jobs as there are
+    arms. A client that was dropped gets no more work before it has replied, or its request has expired: rounds begin
+    without it.
 
     Unless a study says otherwise (``screens=``), reports are screened: ``Values``, ``Weights`` and ``Norm`` of
     ``fedtuner.core.screens``. ``most_examples`` bounds the weight of one client in a round, |T| and |V| each; by
@@ -214,7 +228,9 @@ class Fleet(FederationDefaults):
         known = missing and self.roster.settled()  # else handshakes may be under way
         if now - max(self._logged, -math.inf if known else self._waiting_since) > _LOG:
             self._logged = now
-            log.info("fedtuner: waiting up to %g s: %s (%d nodes online): start more, or %s", self.wait, few, nodes, remedy)
+            log.info(
+                "fedtuner: waiting up to %g s: %s (%d nodes online): start more, or %s", self.wait, few, nodes, remedy
+            )
         if now - self._waiting_since <= self.wait:
             return False
         if online >= least and not self.present():

@@ -79,10 +79,21 @@ class Auto:
             raise SpecError(CODE_OF_THEIR_OWN)
         roles = roles_of(known, asked.client if asked else {})
         domains = _domains(known, asked)
-        include = tuple(settings.pop("include", ())) or ({},)
+        include = tuple(settings.pop("include", ()))
+        unknown = [name for name, domain in domains.items() if name not in known and not _fixed(domain)]
+        if own and unknown and not include and "sampler" not in settings:
+            today = "{" + ", ".join(f"{name!r}: ..." for name in unknown) + "}"
+            raise SpecError(
+                f"what these clients have today is not known: give include=[{{'client': {today}}}], or include=[{{}}] "
+                "if their code has defaults of its own"
+            )
+        include = include or ({},)
         first = samplers.both_sides(include)[0]["client"]
         centre = {**{name: hyper.default for name, hyper in known.items()}, **first}
         space = self._space(domains, roles, centre, asked)
+        if own:  # its code reads also what arms do not differ in
+            kept = {name: Choice([centre[name]]) for name in domains if name in centre}
+            space = Space({**kept, **space.client}, space.server)
         schedule = replace(self.schedule, step=next((n for n, r in roles.items() if r == "step"), "lr"))
         varied = [name for name, domain in space.client.items() if not _fixed(domain)]
         if not varied:

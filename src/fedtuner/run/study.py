@@ -56,10 +56,11 @@ class Study:
     """A tuning run, finished or not. ``tune`` and ``prepare`` make it."""
 
     def __init__(
-        self, setup: Setup, federation: Federation, where: Where, default: tuple[Method, float] | None = None
+        self, setup: Setup, federation: Federation, where: Where, default: tuple[Method, float, Space] | None = None
     ) -> None:
         self.setup, self.problem, self.where = setup, federation, where
-        self.default = default or (setup.method, setup.cooling)  # the method and cooling that were asked for
+        # What there was before any tuning: the method and cooling that were asked for, and values of the user's own.
+        self.default = default or (setup.method, setup.cooling, Space())
         self.journal = Journal()
         self._asking: AskTell | None = None
 
@@ -239,7 +240,9 @@ def prepare(
     known = {*Setup.__dataclass_fields__, "include"}
     for name in settings:
         if name not in known:
-            raise SpecError(f"no setting {brief(name)}{suggest(name, known)}")
+            raise SpecError(
+                f"no setting {brief(name)}{suggest(name, {*known, 'budget', 'recipe', 'store', 'workers'})}"
+            )
     if fedex is not None and not isinstance(fedex, FedEx):
         raise SpecError(f"fedex = {brief(fedex)}, but must be a fedtuner.FedEx, or None")
     if workers is not None:
@@ -259,8 +262,9 @@ def prepare(
     check_given(problem, given)
     if "include" in given:
         given["include"] = _included(problem, method, given["include"])
-    default = with_named_optimiser(method, space)[0], given.get("cooling", 0.0)
     setup = resolve(problem, **_filled(problem, given, budget, recipe))
+    today = Space() if budget is None and recipe is None else _today(setup, problem)
+    default = with_named_optimiser(method, space)[0], given.get("cooling", 0.0), today
     return Study(setup, problem, Where.at(store, workers=workers, executor=executor, watch=watch), default)
 
 
@@ -280,6 +284,16 @@ def _filled(problem: Federation, given: dict[str, Any], budget: int | None, reci
     if "include" in settings:
         settings["sampler"] = samplers.Include(settings.pop("include"), settings["sampler"])
     return settings
+
+
+def _today(setup: Setup, problem: Federation) -> Space:
+    """Return the configuration that the user has now: a recipe's first arm, as far as the user gave it."""
+    if not isinstance(setup.sampler, samplers.Include):
+        return Space()
+    if problem.model.own_training:  # its code may read what the space fixes, too
+        return Space(*setup.sampler.propose(setup.space, setup.seed, 0, 0, ()))
+    first = setup.sampler.configs[0]
+    return Space(first["client"], first["server"])
 
 
 def _included(problem: Federation, method: Method, given: Any) -> tuple[Table, ...]:
@@ -344,7 +358,7 @@ def tune(
 
 
 def untuned(study: Study, progress: bool | Show | None = None, rounds: int | None = None) -> Study:
-    """Train the method's default configuration, as it was before any tuning: the thing to beat.
+    """Train the method's default configuration, or the user's own (``include=``), as it was before any tuning.
 
     It gets all the study's rounds, or ``rounds`` of them. Its model after as many rounds as the study's longest arm is
     kept, too: ``untuned(study).evaluate(rounds=study.schedule.longest)``. Its store is the folder ``untuned`` inside
@@ -352,11 +366,11 @@ def untuned(study: Study, progress: bool | Show | None = None, rounds: int | Non
     """
     if not isinstance(study, Study):
         raise SpecError(f"study = {brief(study)}, but must be a Study, such as tune(...) returns")
-    budget, setup, (method, cooling) = study.schedule.budget, study.setup, study.default
+    budget, setup, (method, cooling, today) = study.schedule.budget, study.setup, study.default
     rounds = budget if rounds is None else checks.whole("rounds", rounds)
     same = {f: getattr(setup, f) for f in ("cohort", "cohorts", "target", "weights", "seed", "engine")}
     plain = resolve(
-        study.problem, method=method, cooling=cooling, space=Space(), tuner=none, sampler=samplers.uniform,
+        study.problem, method=method, cooling=cooling, space=today, tuner=none, sampler=samplers.uniform,
         schedule=Alone(rounds, min(rounds, study.schedule.longest)), screens=setup.screens, combine=setup.combine,
         privacy=setup.privacy, **same,
     )  # fmt: skip
