@@ -16,7 +16,7 @@ import fedtuner
 PUBLIC = {
     "Space", "Float", "Int", "PowerOfTwo", "Choice", "OneMinus",
     "Client", "Simulation", "Outside", "Metrics",
-    "tune", "prepare", "untuned", "auto", "paper", "Study", "FedEx", "halving", "random_search", "hyperband",
+    "tune", "prepare", "untuned", "load", "auto", "paper", "Study", "FedEx", "halving", "random_search", "hyperband",
     "FedtunerError", "Interrupted",
     "data", "fedex", "flower", "methods", "pytorch", "samplers", "schedules", "space",
 }  # fmt: skip

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fedtuner.federations import Client, Outside, Simulation
     from fedtuner.run.auto import auto
     from fedtuner.run.paper import paper
+    from fedtuner.run.result import load
     from fedtuner.run.study import Study, prepare, tune, untuned
     from fedtuner.schedules import halving, hyperband, random_search
     from fedtuner.space import Choice, Float, Int, OneMinus, PowerOfTwo, Space
@@ -28,7 +29,7 @@ __all__ = [
     # problems
     "Client", "Simulation", "Outside", "Metrics",
     # tuning
-    "tune", "prepare", "untuned", "auto", "paper", "Study", "FedEx", "halving", "random_search", "hyperband",
+    "tune", "prepare", "untuned", "load", "auto", "paper", "Study", "FedEx", "halving", "random_search", "hyperband",
     # errors
     "FedtunerError", "Interrupted",
     # modules
@@ -42,6 +43,7 @@ _FROM = {
     "core.model": ("Metrics",),
     "run.auto": ("auto",),
     "run.paper": ("paper",),
+    "run.result": ("load",),
     "run.study": ("tune", "prepare", "untuned", "Study"),
     "tuners": ("FedEx", "fedex"),
     "schedules": ("halving", "random_search", "hyperband"),

@@ -96,6 +96,22 @@ def test_a_budget_in_place_of_a_schedule(here, fedtuner):
     assert ("Fine-tuning does not pay" in out) is not found["result"]["fine_tune"]
 
 
+def test_a_study_goes_on_after_its_end(here, fedtuner):
+    """A second halving, then the winner alone, then its configuration from new weights; the same command is a no-op."""
+    command = (*RUN, "--quiet", "--extend", "60", "--resume-winner", "4", "--retrain", "5")
+    code, out, err = fedtuner(*command)
+    assert (code, err) == (0, "")
+    assert "trained for 14 rounds; the study used 64 of 64." in out
+    assert "retrained from new weights, 5 rounds, test" in out
+    before = toys.files(here / "s")
+    assert fedtuner(*command)[1] == fedtuner("run", "study.toml", "--store", "s", "--quiet")[1] == out
+    assert toys.files(here / "s") == before
+    assert fedtuner(*command, "--extend", "40")[::2] == (
+        2,
+        "fedtuner: budget = 40, but the study has 64 rounds already: give more\n",
+    )
+
+
 def test_running_again_continues_and_changes_nothing(here, fedtuner, monkeypatch):
     first = fedtuner(*RUN)
     before = toys.files(here / "s")
@@ -305,7 +321,7 @@ def test_show_an_unfinished_study(here, fedtuner):
     for to in ((), ("--to", "optuna", "x.log")):
         code, _, err = fedtuner("export", "s", *to)
         assert code == 2
-        assert "s is not finished, so there is no winner: 'fedtuner run' continues it" in err
+        assert "s is not finished, so there is no winner: 'fedtuner run'" in err
 
 
 def test_show_a_study_that_has_only_begun(here, fedtuner):
@@ -423,7 +439,9 @@ def test_export_writes_the_model_and_the_configuration(here, fedtuner):
     fedtuner(*RUN, "--quiet")
     code, out, _ = fedtuner("export", "s")
     assert code == 0
-    assert out.split() == ["s/export/model.safetensors", "s/export/configuration.json"]
+    assert out.split() == [
+        f"s/export/{name}" for name in ("model.safetensors", "configuration.json", "load.py", "README.md")
+    ]
     again = spec.parse(spec.read("study.toml")[1]).study(Path("s"), 1).run(False)
     tensors = load_file("s/export/model.safetensors")
     shapes = {part.name: part.shape for part in again.problem.task.layout()}
@@ -439,7 +457,7 @@ def test_export_writes_the_model_and_the_configuration(here, fedtuner):
 def test_export_to_another_place(here, fedtuner):
     fedtuner(*RUN, "--quiet")
     assert fedtuner("export", "s", "--to", "a/b")[0] == 0
-    assert sorted(toys.files(here / "a" / "b")) == ["configuration.json", "model.safetensors"]
+    assert sorted(toys.files(here / "a" / "b")) == ["README.md", "configuration.json", "load.py", "model.safetensors"]
     code, _, err = fedtuner("export", "s", "--to", "study.toml")
     assert code == 2
     assert "cannot write to study.toml: File exists" in err
@@ -453,7 +471,8 @@ def test_export_replaces_only_when_told(here, fedtuner):
     code, out, err = fedtuner("export", "s", "--to", "out")
     assert (code, out) == (2, "")
     assert err == "fedtuner: out/configuration.json exists: give another folder (--to), or --force to replace it\n"
-    assert [(f.name, f.read_text()) for f in (here / "out").iterdir()] == [("configuration.json", "mine")]
+    assert not (here / "out" / "model.safetensors").exists()
+    assert (here / "out" / "configuration.json").read_text() == "mine"
     assert fedtuner("export", "s", "--to", "out", "--force")[0] == 0
     assert strict((here / "out" / "configuration.json").read_text())["method"] == "fedavg"
 
@@ -662,7 +681,7 @@ def test_a_problem_beside_the_study(here):
     ],
 )
 def test_errors_are_shown_as_rates_only_where_they_are(capsys, found, shown):
-    show._print_evaluations(show.console(), {"tuned": {"test mode error": found}}, {"budget": 5, "longest": 5})
+    show._print_evaluations(show.console(), {"tuned": {"test mode error": found}}, 5, 5)
     last = capsys.readouterr().out.splitlines()[-1]
     assert all(word in last for word in shown)
     assert ("%" in last) is any("%" in word for word in shown)

@@ -32,13 +32,14 @@ ADAPTERS = {
     "sqlalchemy": ("report/to_optuna.py",),
     "matplotlib": ("experiments/figures.py", "experiments/pictures.py", "theory/picture.py"),
     "sklearn": ("data/digits.py", "problems/digits.py"),
+    "pandas": ("run/result.py",),
     "pooch": ("data/download.py",),
     "requests": ("data/download.py",),
     "urllib3": ("data/download.py",),
     "ijson": ("data/leaf.py",),
     "PIL": ("data/convert.py",),
     "rich": ("report/", "run/watch.py"),
-    "safetensors": ("run/store/states.py", "report/export.py"),
+    "safetensors": ("run/store/states.py", "run/export.py"),
     "tomli": ("run/spec.py",),
 }
 MOST = 6  # arguments by position

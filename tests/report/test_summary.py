@@ -16,7 +16,7 @@ import fedtuner as ft
 import toys
 from fedtuner.core.schedule import Evidence, Scoring, Start, Step, best
 from fedtuner.errors import StoreError
-from fedtuner.report import export, strict, summary
+from fedtuner.report import strict, summary
 from fedtuner.report.show import headline, print_summary
 from fedtuner.run.store import Folder
 from fedtuner.run.store.lines import encode
@@ -113,7 +113,7 @@ def test_the_exported_model_and_configuration_are_the_winners(name, tmp_path):
     from safetensors.numpy import load_file
 
     study = toys.tune(store=tmp_path / "s", **STUDIES[name])
-    model, configuration = export(tmp_path / "s", tmp_path / "to")
+    model, configuration, *_ = ft.load(tmp_path / "s").export(tmp_path / "to")
     assert np.concatenate([t.ravel() for t in _ordered(load_file(model))]).tobytes() == study.best.model.tobytes()
     shown = json.loads(configuration.read_text())
     assert (shown["client"], shown["server"], shown["rounds"]) == (

@@ -13,7 +13,7 @@ import toys
 from fedtuner import methods, schedules, tables
 from fedtuner.core.schedule import METRICS, Evidence, Scoring, Start, Step, best, discounted, imagined, outline
 from fedtuner.errors import SpecError
-from fedtuner.schedules import Bracket, halving, hyperband, random_search, rungs
+from fedtuner.schedules import Bracket, Longer, duel, halving, hyperband, random_search, rungs
 from fedtuner.testing import ScheduleLaws
 from fedtuner.testing.schedules import constant, noiseless, noisy, play
 
@@ -316,6 +316,23 @@ class Reading:
 class TestReading(ScheduleLaws):
     def schedule(self):
         return Reading()
+
+
+LONGER = {
+    "a second halving": Longer(halving(20, 8, eta=2, eliminations=2), 41),
+    "a random search and its winner": Longer(Longer(random_search(9, 3, together=1), 20), 27, "winner"),
+    "a duel that runs on": Longer(duel(100), 130, "run"),
+}
+
+
+@pytest.mark.parametrize("which", LONGER)
+class TestLonger(ScheduleLaws):
+    @pytest.fixture(autouse=True)
+    def _choose(self, which):
+        self.which = which
+
+    def schedule(self):
+        return LONGER[self.which]
 
 
 def test_a_schedule_that_reads_records_can_be_outlined_and_run():

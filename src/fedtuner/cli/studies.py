@@ -40,7 +40,13 @@ def run(arguments: Namespace) -> None:
         tell(headline(study.describe(), outline(study.schedule).arms))
     progress = not arguments.quiet
     study.run(progress)
+    if arguments.extend is not None:
+        study.extend(arguments.extend, progress)
+    if arguments.resume_winner is not None:
+        study.resume_winner(arguments.resume_winner, progress)
     study.evaluate("test")
+    if arguments.retrain is not None:
+        study.retrain(arguments.retrain, progress).evaluate("test")
     if arguments.baseline:
         default = untuned(study, progress)
         default.evaluate("test")
@@ -57,7 +63,8 @@ def show(arguments: Namespace) -> None:
 
 def export(arguments: Namespace) -> None:
     """Write the model and the configuration, or an Optuna study."""
-    from fedtuner import checks, report
+    from fedtuner import checks
+    from fedtuner.run.result import load
 
     optuna, to = arguments.to[:1] == ["optuna"], arguments.to
     if arguments.store is None and to:  # `export --to FOLDER STORE`: the last word is the store
@@ -72,7 +79,7 @@ def export(arguments: Namespace) -> None:
             print(f"study {name!r} with {trials} trials is in {to[1]}; look at it with: optuna-dashboard {to[1]}")
         return
     folder = checks.path("--to", to[0], "a folder") if to else arguments.store / "export"
-    written = list(report.export(arguments.store, folder, arguments.force))
+    written = load(arguments.store).export(folder, arguments.force)
     with printing(str(folder)):
         print(*written, sep="\n")
 

@@ -6,6 +6,7 @@ only appended. The journal is the only description of a study; ``run.journal.Jou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,6 +84,8 @@ class Evaluation:
     validated: int  # examples
     clients: int  # who answered
     missing: int = 0  # who did not
+    spread_before: float = math.nan  # standard errors of the mean errors, over clients; NaN where only sums are known
+    spread_after: float = math.nan
 
     def mean(self, metric: str) -> dict[str, float]:
         """Return a metric as {"global": ..., "personalized": ...}, with ``missing`` if it is not 0."""
@@ -112,7 +115,16 @@ class Won:
     score: Score
 
 
-Event = Begun | Joined | Started | Done | Eliminated | Evaluated | Won
+@dataclass(frozen=True)
+class Extended:
+    """The study goes on after its end: by its schedule with further arms, or by the winner's training."""
+
+    event: ClassVar[str] = "extended"
+    budget: int  # rounds over all arms, with those before
+    by: str  # schedule, run or winner: ``schedules.Longer``
+
+
+Event = Begun | Joined | Started | Done | Eliminated | Evaluated | Won | Extended
 
 
 @dataclass(frozen=True)

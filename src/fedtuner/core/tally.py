@@ -24,10 +24,22 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from fedtuner.core.model import NOTHING, Metrics, Vector, Vectors, finite
-from fedtuner.core.records import Key, Plan, Report, Tally
+from fedtuner.core.records import Key, Plan, Report, Row, Tally
 
 _BLOCK = 1 << 15  # entries that are added at a time, so that they stay in the processor's cache
 Reports = Sequence[Report | None]
+
+
+def spread(rows: Sequence[Row], name: str) -> float:
+    """Return the standard error of a mean by |V| over clients, as if they were drawn from many; NaN below two."""
+    known = [(row.validated, getattr(row, name)) for row in rows if row.validated]
+    if len(known) < 2:
+        return math.nan
+    total = sum(n for n, _ in known)
+    mean = sum(n * value for n, value in known) / total
+    off = [n * (value - mean) for n, value in known]
+    squares = sum(x * x for x in off)  # x**2 would raise an error where it overflows
+    return math.sqrt(squares * len(known) / (len(known) - 1)) / total
 
 
 @runtime_checkable

@@ -58,6 +58,7 @@ def _things(study: Journal) -> dict[str, Mapping[tuple[Any, ...], Mapping[str, A
     begun, won = study.begun, study.won
     assert begun is not None
     setup = {**begun.setup, "problem": begun.federation, "layout": begun.layout, "start": begun.start}
+    setup |= {"extended": [vars(one) for one in study.extended]}
     return {
         "setup": {(): setup},
         "arm": {(id,): {**asdict(arm), "candidates": study.candidates[id]} for id, arm in study.arms.items()},

@@ -68,7 +68,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     result, described, store = summary["result"], summary["spec"], escape(summary["store"])
     if result is None:
         out.print(escape(headline(described, _arms(described["schedule"]))))
-        out.print(f"Not finished: {summary['rounds_used']} of {described['schedule']['budget']} rounds used.")
+        out.print(f"Not finished: {summary['rounds_used']} of {summary['budget']} rounds used.")
         _print_arms(out, summary["arms"])
         _print_unusable(out, summary["unusable"])
         out.print(f"To continue, run the command that made it, with --store {store}")
@@ -98,8 +98,8 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         out.print("Fine-tuning does not pay: in its last rounds clients' errors rose by it. Use the global model.")
     if summary["evaluations"]:
         out.print()
-        _print_evaluations(out, summary["evaluations"], described["schedule"])
-        _print_verdict(out, summary["evaluations"], described)
+        _print_evaluations(out, summary["evaluations"], summary["budget"], described["schedule"]["longest"])
+        _print_verdict(out, summary["evaluations"], described["target"], summary["budget"])
     _print_unusable(out, summary["unusable"])
     out.print(f"\nKept in {store}: fedtuner show {store}, fedtuner export {store}")
 
@@ -111,18 +111,17 @@ def _print_unusable(out: Console, unusable: Mapping[str, int]) -> None:
         out.print(f"\nReplies that could not be used: {shown}{more}.", markup=False)
 
 
-def _print_verdict(out: Console, evaluations: Mapping[str, Any], described: Mapping[str, Any]) -> None:
+def _print_verdict(out: Console, evaluations: Mapping[str, Any], side: str, budget: int) -> None:
     """Say so where the winner is no better than the untuned default on validation data."""
     tuned, untuned = (evaluations.get(name, {}).get("valid mode error", {}) for name in ("tuned", "untuned"))
-    side = described["target"]
     if side in tuned and side in untuned and not tuned[side] < untuned[side]:
         out.print(
             f"On validation data the {side} error is no lower than that of the untuned default with the same "
-            f"{described['schedule']['budget']} rounds: here tuning has not paid."
+            f"{budget} rounds: here tuning has not paid."
         )
 
 
-def _print_evaluations(out: Console, evaluations: Mapping[str, Any], schedule: Mapping[str, Any]) -> None:
+def _print_evaluations(out: Console, evaluations: Mapping[str, Any], budget: int, longest: int) -> None:
     from rich.table import Table
 
     table = Table("error over all clients", "global", "personalized", box=None, pad_edge=False, header_style="dim")
@@ -133,9 +132,10 @@ def _print_evaluations(out: Console, evaluations: Mapping[str, Any], schedule: M
     rates = all(e <= 1 for e in errors if math.isfinite(e))  # a regression's errors are in units of their own
     untuned = "untuned (the method's default, {})"
     notes = {
+        **{name: f"retrained from new weights, {name.rpartition('-')[2]} rounds" for name in evaluations},
         "tuned": "tuned",
-        "untuned": untuned.format(counted(schedule["budget"], "round")),
-        "untuned_as_long": untuned.format(counted(schedule["longest"], "round")),
+        "untuned": untuned.format(counted(budget, "round")),
+        "untuned_as_long": untuned.format(counted(longest, "round")),
     }
     for name, kept in evaluations.items():
         for key, value in kept.items():

@@ -18,14 +18,18 @@ def summary(path: Path) -> dict[str, Any]:
     """Return what there is to say about a study: its spec, how far it is, its winner, its evaluations."""
     study, evaluations = journal_of(path), {}
     evaluations["tuned"] = _evaluations(study)
-    if Folder(path / "untuned").exists():
-        default = journal_of(path / "untuned")
+    if Folder(path / study.untuned).exists():
+        default = journal_of(path / study.untuned)
         evaluations["untuned"] = _evaluations(default)
         evaluations["untuned_as_long"] = _evaluations(default, study.setup["schedule"]["longest"])
+    for folder in sorted(path.glob("retrained-*")):
+        if Folder(folder).exists():
+            evaluations[folder.name] = _evaluations(journal_of(folder))
     return {
         "store": str(path),
         "spec": spec(study),
         "rounds_used": study.rounds_used,
+        "budget": study.budget,
         "local_work": study.trainings,
         "examples_processed": study.processed,
         "arms": [_arm(study, arm) for arm in sorted(study.arms) if study.records(arm)],
@@ -81,7 +85,7 @@ def result(study: Journal) -> dict[str, Any]:
         "score": won.score[0],
         "fine_tune": study.fine_tuning_pays,
         "rounds_used": study.rounds_used,
-        "budget": study.setup["schedule"]["budget"],
+        "budget": study.budget,
         **{why: sorted(arm for arm in study.arms if study.ended.get(arm) == why) for why in ("diverged", "stalled")},
         "server": dict(study.arms[won.arm].server),
         "client": dict(candidates[study.records(won.arm, won.round)[-1].mode]),

@@ -8,7 +8,19 @@ from collections.abc import Iterable
 from typing import Any
 
 from fedtuner.core.records import Arm, Key, Record
-from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Evaluation, Event, Joined, Started, Store, Won
+from fedtuner.core.store import (
+    Begun,
+    Done,
+    Eliminated,
+    Evaluated,
+    Evaluation,
+    Event,
+    Extended,
+    Joined,
+    Started,
+    Store,
+    Won,
+)
 from fedtuner.errors import StoreError, named
 from fedtuner.space import Config
 from fedtuner.tables import is_real, misfit, plain
@@ -32,6 +44,7 @@ class Journal:
         self.eliminated: dict[int, Eliminated] = {}
         self.evaluated: dict[tuple[Key, str, str], Evaluation] = {}  # by key, split and configuration
         self.won: Won | None = None
+        self.extended: list[Extended] = []
         self._saved_rounds: dict[int, list[int]] = {}  # by arm, in order
         for event in events:
             self.add(event)
@@ -59,6 +72,9 @@ class Journal:
             self.won = event
         elif isinstance(event, Joined):
             self.clients += event.ids
+        elif isinstance(event, Extended):
+            self.extended.append(event)
+            self.won = None
         else:
             self.begun = event
 
@@ -161,6 +177,16 @@ class Journal:
         return found
 
     @property
+    def budget(self) -> int:
+        """The rounds that the study may use, over all arms."""
+        return self.extended[-1].budget if self.extended else int(self.setup["schedule"]["budget"])
+
+    @property
+    def untuned(self) -> str:
+        """The folder, inside the study's, of the untuned default with as many rounds."""
+        return f"untuned-{self.budget}" if self.extended else "untuned"
+
+    @property
     def setup(self) -> dict[str, Any]:
         """The table of the study's setup."""
         assert self.begun is not None
@@ -222,6 +248,8 @@ def _wrong(event: Event, journal: Journal) -> str:
             return f"round {round} of arm {arm} comes after its round {journal.round_of(arm)}"
     if isinstance(event, (Eliminated, Evaluated, Won)) and event.arm not in journal.arms:
         return f"arm {event.arm}, which has not started"
+    if isinstance(event, Extended) and (journal.won is None or event.budget <= journal.budget):
+        return f"an extension to {event.budget} rounds of a study that has {journal.budget} or no winner"
     return _cannot_win(event.arm, event.round, journal) if isinstance(event, Won) else ""
 
 

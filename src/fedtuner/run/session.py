@@ -27,7 +27,20 @@ from fedtuner.core.round import Round
 from fedtuner.core.sampler import Past
 from fedtuner.core.schedule import Evidence, Play, Schedule, Score, Scoring, Start, Step, outline
 from fedtuner.core.setup import Setup
-from fedtuner.core.store import Begun, Eliminated, Evaluated, Evaluation, Event, Joined, Note, Started, Store, Won
+from fedtuner.core.store import (
+    Begun,
+    Eliminated,
+    Evaluated,
+    Evaluation,
+    Event,
+    Extended,
+    Joined,
+    Note,
+    Started,
+    Store,
+    Won,
+)
+from fedtuner.core.tally import spread
 from fedtuner.errors import FedtunerWarning, Interrupted, StoreError
 from fedtuner.rng import stream
 from fedtuner.run.executors import open_executor
@@ -37,6 +50,7 @@ from fedtuner.run.store import Folder, InMemory
 from fedtuner.run.store.folder import START
 from fedtuner.run.store.lines import FORMAT
 from fedtuner.run.versions import versions
+from fedtuner.schedules.longer import extended, links, original
 
 _UNREAD = np.zeros(0, np.float32)  # in place of a model that need not be loaded
 Watch = Callable[[Event], None]
@@ -124,19 +138,31 @@ class Session:
         """Begin the study unless it has begun; return the weights that all arms begin from, if the model gives them."""
         start, begun = self.federation.model.start, self.journal.begun
         layout = [asdict(part) for part in self.federation.model.layout()]
-        setup, federation = self.setup.describe(), self.federation.describe()
+        first = replace(self.setup, schedule=original(self.setup.schedule))
+        setup, federation = first.describe(), self.federation.describe()
         now = Begun(
             FORMAT, tables.plain(setup), tables.plain(federation), tables.plain(layout), {}, "",
             dict(self.federation.code),
         )  # fmt: skip
         if begun is not None:
             _refuse(str(self.where.path or "the store"), begun, now)
+            self._extend()
             if self.journal.won is None:
                 _warn(str(self.where.path), begun.versions)
             return self._store.load(START, begun.start)[0].w if begun.start else start
         saved = "" if start is None else self._store.save(START, State(0, start, None), {})
         self._append([replace(now, versions=versions() if self.where.path else {}, start=saved)])
         return start
+
+    def _extend(self) -> None:
+        """Take over the extensions that the store has, or write down those that are new."""
+        kept = tuple((one.budget, one.by) for one in self.journal.extended)
+        asked = links(self.setup.schedule)
+        if asked[: len(kept)] != kept and kept[: len(asked)] != asked:
+            raise StoreError(f"{self.where.path or 'the store'} was extended otherwise: to {kept[-1][0]} rounds")
+        longer = extended(self.setup.schedule, kept[len(asked) :])
+        self.setup = replace(self.setup, schedule=longer)
+        self._append([Extended(budget, by) for budget, by in asked[len(kept) :]])
 
     # Follow a schedule
 
@@ -342,7 +368,8 @@ class Session:
             before, after = tally.before, tally.after
             missing = self.federation.population() - tally.reported
             kept = Evaluation(
-                before.loss, after.loss, before.error, after.error, after.count, tally.reported, missing
+                before.loss, after.loss, before.error, after.error, after.count, tally.reported, missing,
+                spread(tally.rows, "error_before"), spread(tally.rows, "error_after"),
             )  # fmt: skip
             self._note_clients_and_faults()
             self._append([Evaluated(*key, split, config, kept)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,22 +13,23 @@ from fedtuner import checks, methods, samplers, tables
 from fedtuner.core.executor import OpenExecutor, Stop
 from fedtuner.core.federation import SPLITS, Federation
 from fedtuner.core.method import Method, check
-from fedtuner.core.model import Vector
-from fedtuner.core.records import Key, Plan, Record, Report, State, Tally
+from fedtuner.core.records import Key, Plan, Report, State, Tally
 from fedtuner.core.round import Round
 from fedtuner.core.sampler import Sampler
 from fedtuner.core.schedule import METRICS, Schedule
 from fedtuner.core.setup import Setup, check_given, resolve, with_named_optimiser
 from fedtuner.core.store import Store
-from fedtuner.core.tuner import Floats, Tuner
+from fedtuner.core.tuner import Tuner
 from fedtuner.errors import SpecError, brief, suggest
 from fedtuner.run.asktell import AskTell
 from fedtuner.run.auto import auto
 from fedtuner.run.journal import Journal
+from fedtuner.run.result import Results
 from fedtuner.run.session import Session, Watch, Where, load_state, play
 from fedtuner.run.watch import Meter, Show, showing, stoppable
 from fedtuner.schedules import Alone, Halving
-from fedtuner.space import Config, Domain, Space
+from fedtuner.schedules.longer import Longer, links, original
+from fedtuner.space import Domain, Space
 from fedtuner.tables import Table
 from fedtuner.tuners import FedEx, none
 
@@ -37,42 +38,22 @@ Recipe = Callable[[Federation, Mapping[str, Any]], dict[str, Any]]  # fills in s
 _PAPERS = FedEx()  # what ``tune`` takes unless it is told otherwise
 
 
-@dataclass(frozen=True)
-class Best:
-    """The winner of a study."""
-
-    arm: int
-    rounds: int
-    score: float  # of the schedule's metric and the study's target; infinite if every arm diverged
-    server: Config  # b
-    client: Config  # the mode of theta
-    candidates: tuple[Config, ...]  # c_1..c_k
-    theta: Floats
-    model: Vector  # w; pytorch.Task.module(w) returns it as a module
-    fine_tune: bool  # whether clients' models were better after local training, in the winner's last rounds
-
-
-class Study:
+class Study(Results):
     """A tuning run, finished or not. ``tune`` and ``prepare`` make it."""
 
     def __init__(
         self, setup: Setup, federation: Federation, where: Where, default: tuple[Method, float, Space] | None = None
     ) -> None:
+        super().__init__(where.store, Journal())
         self.setup, self.problem, self.where = setup, federation, where
         # What there was before any tuning: the method and cooling that were asked for, and values of the user's own.
         self.default = default or (setup.method, setup.cooling, Space())
-        self.journal = Journal()
         self._asking: AskTell | None = None
 
     @property
     def schedule(self) -> Schedule:
         """The schedule of the setup."""
         return self.setup.schedule
-
-    @property
-    def path(self) -> Path | None:
-        """Its folder; None if it has none."""
-        return self.where.path
 
     def run(self, progress: bool | Show | None = None, label: str = "tuning") -> Study:
         """Run it to its end, continuing from its store, and return it."""
@@ -81,7 +62,7 @@ class Study:
         shown = True if progress is None and devices else progress
         with showing(shown, label) as show, stoppable(not devices) as stop, self._session(stop) as session:
             session.on_progress = Meter(session, show).tell
-            play(self.schedule, session)
+            play(session.setup.schedule, session)
         return self
 
     @contextmanager
@@ -89,7 +70,7 @@ class Study:
         """Yield an open session, whose journal becomes the study's."""
         self.close()
         with Session(self.setup, self.problem, self.where, stop) as session:
-            self.journal = session.journal
+            self.journal, self.setup = session.journal, session.setup  # the store may have extended the schedule
             yield session
 
     # Ask and tell
@@ -109,7 +90,7 @@ class Study:
             except BaseException:
                 session.close()
                 raise
-            self.journal = session.journal
+            self.journal, self.setup = session.journal, session.setup
         plan = self._asking.ask() if self._asking else None
         if self.finished:
             self.close()
@@ -127,11 +108,6 @@ class Study:
         if self.finished:
             self.close()
 
-    @property
-    def finished(self) -> bool:
-        """Whether there is a winner."""
-        return self.journal.won is not None
-
     def close(self) -> None:
         """Release the store; ``ask`` opens it again."""
         if self._asking is not None:
@@ -145,46 +121,6 @@ class Study:
         self.close()
 
     # Results
-
-    @property
-    def rounds_used(self) -> int:
-        """Communication rounds spent so far, over all arms."""
-        return self.journal.rounds_used
-
-    @property
-    def local_work(self) -> int:
-        """Local trainings done so far, over all arms: ``FedEx.tries`` for each client of a round."""
-        return self.journal.trainings
-
-    @property
-    def examples_processed(self) -> int:
-        """Training examples that clients have worked through so far: two epochs process each of them twice."""
-        return self.journal.processed
-
-    @property
-    def history(self) -> list[Record]:
-        """One record per arm and round, in the order of arms and rounds. ``pandas.DataFrame(study.history)`` works."""
-        return self.journal.history()
-
-    @property
-    def winner(self) -> Key:
-        """The winning arm, and the round after which it won."""
-        if self.journal.won is None:
-            raise SpecError("the study is not finished, so it has no winner yet: run it to the end")
-        return self.journal.won.arm, self.journal.won.round
-
-    @property
-    def best(self) -> Best:
-        """The winner: its server configuration, candidates, theta, the most probable candidate and the model."""
-        arm, round = self.winner
-        assert self.journal.won is not None
-        state, tuner = self.state((arm, round)), self.setup.tuner
-        candidates, theta = tuner.offers(state.belief)
-        known = self.journal.arms[arm]
-        return Best(
-            arm, round, self.journal.won.score[0], known.server, tuner.best(state.belief), candidates, theta, state.w,
-            self.journal.fine_tuning_pays,
-        )  # fmt: skip
 
     def state(self, key: Key) -> State:
         """Return the state of (arm, round), if it is kept."""
@@ -213,6 +149,63 @@ class Study:
     def describe(self) -> dict[str, Any]:
         """Return setup and problem, by the names of a study.toml."""
         return {**tables.plain(self.setup.describe()), "problem": tables.plain(self.problem.describe())}
+
+    # After the study
+
+    def extend(self, budget: int, progress: bool | Show | None = None) -> Study:
+        """Go on in the same store until ``budget`` rounds are used in all, and return the study.
+
+        Its schedule is played again with the further rounds and new arms, and the better one of the winners wins. After
+        a study of ``budget=`` the winner trains on instead. Rounds that it has already are not done again.
+        """
+        first = self._whole(progress)
+        if checks.whole("budget", budget) not in (first.budget, *(known for known, _ in links(self.schedule))):
+            if budget < self.schedule.budget:
+                raise SpecError(
+                    f"budget = {budget}, but the study has {self.schedule.budget} rounds already: give more"
+                )
+            self._go_on(budget, getattr(first, "goes_on", "schedule"), progress)
+        return self
+
+    def resume_winner(self, rounds: int, progress: bool | Show | None = None) -> Study:
+        """Let the winner's training go on for ``rounds`` rounds after the study's end, and return the study.
+
+        ``rounds`` counts from the end of the tuning: ``resume_winner(100)``, later ``resume_winner(150)``, is 150.
+        """
+        budget, done = self._whole(progress).budget, 0
+        for reached, by in links(self.schedule):
+            done, budget = done + (reached - budget if by == "winner" else 0), reached
+        if checks.whole("rounds", rounds) > done:
+            self._go_on(budget + rounds - done, "winner", progress)
+        return self
+
+    def _whole(self, progress: bool | Show | None) -> Schedule:
+        """Run the study to its end, with the extensions that its store has; return the schedule that it began with."""
+        if not self.finished:
+            self.run(progress)
+        return original(self.schedule)
+
+    def _go_on(self, budget: int, by: str, progress: bool | Show | None) -> None:
+        setup = replace(self.setup, schedule=Longer(self.schedule, budget, by))
+        setup.sampler.check(setup.space, setup.schedule)
+        self.setup = setup
+        self.run(progress)
+
+    def retrain(self, rounds: int, progress: bool | Show | None = None) -> Study:
+        """Train the configuration that was found from new weights, and return that study.
+
+        Its store is the folder ``retrained-ROUNDS`` inside the study's.
+        """
+        best, rounds = self.best, checks.whole("rounds", rounds)
+        config = {"client": best.client, "server": best.server}
+        sampler = samplers.Include((config,), samplers.uniform)
+        setup = replace(self.setup, schedule=Alone(rounds), space=Space(), tuner=none, sampler=sampler)
+        return self._beside(f"retrained-{rounds}", setup).run(progress, "retraining")
+
+    def _beside(self, name: str, setup: Setup) -> Study:
+        """Return a study of its own, in a folder inside this one's."""
+        folder = None if self.path is None else self.path / name
+        return Study(setup, self.problem, replace(self.where, store=Where.at(folder).store, watch=None))
 
 
 def prepare(
@@ -374,6 +367,4 @@ def untuned(study: Study, progress: bool | Show | None = None, rounds: int | Non
         schedule=Alone(rounds, min(rounds, study.schedule.longest)), screens=setup.screens, combine=setup.combine,
         privacy=setup.privacy, **same,
     )  # fmt: skip
-    folder = None if study.path is None else study.path / "untuned"
-    where = replace(study.where, store=Where.at(folder).store, watch=None)
-    return Study(plain, study.problem, where).run(progress, "untuned")
+    return study._beside(study.journal.untuned, plain).run(progress, "untuned")

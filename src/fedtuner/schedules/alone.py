@@ -21,6 +21,7 @@ class Alone:
     discount: float = 0.0
     score: str = "error"
     needs: ClassVar[frozenset[str]] = frozenset()
+    goes_on: ClassVar[str] = "run"  # what further rounds are for: ``Longer.by``
 
     def __post_init__(self) -> None:
         budget = checks.whole("schedule.budget", self.budget)

@@ -49,6 +49,7 @@ class Duel:
     step: str = "lr"  # the client hyperparameter that a return makes smaller
     returns: int = 3  # at most
     needs: ClassVar[frozenset[str]] = frozenset()
+    goes_on: ClassVar[str] = "run"  # what further rounds are for: ``Longer.by``
 
     def __post_init__(self) -> None:
         budget = checks.whole("schedule.budget", self.budget)

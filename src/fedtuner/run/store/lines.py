@@ -10,7 +10,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from fedtuner.core.records import Arm, Record, Row
-from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Evaluation, Event, Joined, Started, Won
+from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Evaluation, Event, Extended, Joined, Started, Won
 from fedtuner.errors import StoreError, brief, one_line
 from fedtuner.run.store.shapes import SHAPES, is_count
 from fedtuner.tables import misfit, plain
@@ -158,4 +158,5 @@ _READERS: Mapping[str, Any] = {
     Eliminated.event: lambda e: Eliminated(**_score(e)),
     Evaluated.event: _evaluated,
     Won.event: lambda e: Won(**_score(e)),
+    Extended.event: lambda e: Extended(**e),
 }

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fedtuner.core.federation import SPLITS
-from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Joined, Started, Won
+from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Extended, Joined, Started, Won
+from fedtuner.schedules.longer import WAYS
 from fedtuner.tables import is_real
 
 
@@ -39,4 +40,5 @@ SHAPES = {
         "result": dict,
     },
     Won.event: _SCORED,
+    Extended.event: {"budget": is_count, "by": lambda by: by in WAYS},
 }  # fmt: skip

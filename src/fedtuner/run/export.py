@@ -1,0 +1,196 @@
+"""The winner as files: the model as named tensors (a PyTorch ``state_dict``), its configuration, a loader, a card."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedtuner import tables
+from fedtuner.core.store import Evaluation
+from fedtuner.errors import SpecError, StoreError, counted
+from fedtuner.run.journal import Journal, read
+from fedtuner.run.store import Folder
+from fedtuner.run.store.files import replace_file
+
+if TYPE_CHECKING:
+    from fedtuner.run.result import Best, Results
+
+LOADER = '''"""Load the tuned model. In Python: ``from load import arrays, configuration, load``."""
+
+import json
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+
+
+def configuration():
+    """Return the configuration that was found: method, server, client and the rest."""
+    return json.loads((FOLDER / "configuration.json").read_text())
+
+
+def arrays():
+    """Return the model as NumPy arrays by name."""
+    from safetensors.numpy import load_file
+
+    return load_file(FOLDER / "model.safetensors")
+
+
+def load(module):
+    """Load the model into a PyTorch module of the architecture that was tuned, and return it."""
+    from safetensors.torch import load_file
+
+    module.load_state_dict(load_file(FOLDER / "model.safetensors"))
+    return module
+
+
+if __name__ == "__main__":
+    print(json.dumps({side: configuration()[side] for side in ("server", "client")}, indent=2))
+    for name, array in arrays().items():
+        print(name, array.shape)
+'''
+Z = 1.96  # standard errors on each side of a mean: an interval of 95 %
+
+
+def write(study: Results, to: Path, force: bool) -> list[Path]:
+    """Write the files of a finished study and return them. Reads the winner's state alone."""
+    from safetensors.numpy import save
+
+    if not study.finished:
+        remedy = "'fedtuner run' (study.run()) continues it"
+        raise SpecError(f"{study.path or 'the study'} is not finished, so there is no winner: {remedy}")
+    best, journal = study.best, study.journal
+    assert journal.begun is not None
+    configuration = {
+        "method": journal.setup["method"],
+        "server": best.server,
+        "client": best.client,
+        "theta": best.theta,
+        "candidates": best.candidates,
+        "rounds": best.rounds,
+        "problem": journal.begun.federation["name"],
+        "seed": journal.setup["seed"],
+    }
+    files = {
+        to / "model.safetensors": bytes(save(dict(study.arrays()))),
+        to / "configuration.json": (json.dumps(tables.plain(configuration), indent=2) + "\n").encode(),
+        to / "load.py": LOADER.encode(),
+        to / "README.md": card(journal, best, study.path).encode(),
+    }
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            if file.exists() and not force:
+                raise SpecError(f"{file} exists: give another folder (--to), or --force to replace it")
+        for file, content in files.items():
+            replace_file(file, content)
+    except OSError as error:
+        raise StoreError(f"cannot write to {to}: {error.strerror}") from error
+    return list(files)
+
+
+def card(journal: Journal, best: Best, path: Path | None) -> str:
+    """Return the model card: what was tuned, on what, with which rounds, and the errors with intervals."""
+    begun, setup = journal.begun, journal.setup
+    assert begun is not None
+    about = begun.federation
+    clients = counted(about["clients"], "client") if "clients" in about else "clients"
+    tuned = {f"{side}.{name}": domain for side in ("client", "server") for name, domain in setup[side].items()}
+    searched = [f"`{name}` in {_domain(d)}" for name, d in tuned.items() if isinstance(d, (Mapping, list))]
+    found = [f"| {side}.{name} | {value} |" for side in ("server", "client") for name, value in _of(best, side)]
+    lines = [
+        f"# {about['name']}, tuned with fedtuner",
+        "",
+        f"A model trained by federated learning ({setup['method']}) on {about['name']}: {clients}, "
+        f"{setup['cohort']} a round. `model.safetensors` is a PyTorch `state_dict`; `load.py` loads it:",
+        "",
+        "```python\nfrom load import load\n\nmodule = load(build())  # build() returns the module that was tuned\n```",
+        "",
+        "## Configuration",
+        "",
+        "| hyperparameter | value |\n| --- | --- |",
+        *found,
+        "",
+        f"Tuned: {', '.join(searched) or 'nothing'}. The rest was given, or is the method's default.",
+        "",
+        "## Rounds",
+        "",
+        f"The study used {journal.rounds_used} of {journal.budget} communication rounds over "
+        f"{counted(len(journal.arms), 'arm')} (schedule: {tables.plain(setup['schedule'])['kind']}). This model "
+        f"had {best.rounds} of them. Clients trained {journal.trainings:,} times, on {journal.processed:,} examples in "
+        f"all. Seed {setup['seed']}.",
+        "",
+        "## Errors",
+        "",
+        *_errors(journal, path),
+        "",
+        "Versions: " + (", ".join(f"{name} {v}" for name, v in begun.versions.items()) or "not recorded") + ".",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _of(best: Best, side: str) -> Iterator[tuple[str, Any]]:
+    for name, value in getattr(best, side).items():
+        yield name, f"{value:.6g}" if isinstance(value, float) else value
+
+
+def _domain(domain: Any) -> str:
+    if isinstance(domain, Mapping) and "low" in domain:
+        more = [name.replace("_", " ") for name in domain if name not in ("low", "high") and domain[name]]
+        return f"[{domain['low']}, {domain['high']}]" + (f" ({', '.join(more)})" if more else "")
+    return str(tables.plain(domain))
+
+
+def _errors(journal: Journal, path: Path | None) -> list[str]:
+    """Return a table of what was evaluated: of the winner, and of the untuned default if it was trained."""
+    studies = {"this model": journal}
+    default = None if path is None else Folder(path / journal.untuned)
+    if default is not None and default.exists():
+        studies["the untuned default"] = read(default, str(default.path))
+    rows, found = [], list[float]()
+    for name, study in studies.items():
+        for (key, split, how), result in study.evaluated.items():
+            if study.won is not None and key == (study.won.arm, study.won.round) and how == "mode":
+                rows.append((f"{name}, {split}, {result.clients} clients, {result.validated} examples", result))
+                found += [result.error_before, result.error_after]
+    if not rows:
+        return ['Not evaluated: `study.evaluate("test")` before the export.']
+    rate = rates(found)
+    return [
+        "| mean over clients, by examples | global | personalized |\n| --- | --- | --- |",
+        *(f"| {name} | {_with_interval(r, 'before', rate)} | {_with_interval(r, 'after', rate)} |" for name, r in rows),
+        "",
+        "In brackets: the interval of 95 % over clients. *Personalized*: after each client has fine-tuned the model.",
+    ]  # fmt: skip
+
+
+def _with_interval(result: Evaluation, when: str, rate: bool) -> str:
+    return with_interval(getattr(result, f"error_{when}"), getattr(result, f"spread_{when}"), rate)
+
+
+def with_interval(error: float, spread: float, rate: bool) -> str:
+    """Return an error with its interval of 95 %, where it is known.
+
+    >>> with_interval(0.03, 0.01, True), with_interval(2.5, math.nan, False)
+    ('3.0 % (1.0 to 5.0)', '2.5')
+    """
+    if not math.isfinite(error):
+        return "none" if math.isnan(error) else "infinite"
+    if not math.isfinite(spread):
+        return shown(error, rate)
+    low, high = error - Z * spread, error + Z * spread
+    if rate:
+        return f"{shown(error, rate)} ({100 * max(0.0, low):.1f} to {100 * min(1.0, high):.1f})"
+    return f"{shown(error, rate)} ({low:.4g} to {high:.4g})"
+
+
+def shown(error: float, rate: bool) -> str:
+    """Return an error for people: in percent where errors are rates."""
+    return f"{100 * error:.1f} %" if rate else f"{error:.4g}"
+
+
+def rates(errors: list[float]) -> bool:
+    """Return whether errors can be rates; a regression's are in units of their own."""
+    return all(e <= 1 for e in errors if math.isfinite(e))

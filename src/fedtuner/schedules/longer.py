@@ -1,0 +1,126 @@
+"""A schedule that goes on after its end: by the same schedule with further arms, or by the winner's own training."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from fedtuner import checks
+from fedtuner.core.records import Key
+from fedtuner.core.schedule import Evidence, Play, Schedule, Score, Scoring, Start, Step, best
+from fedtuner.errors import SpecError
+
+WAYS = ("schedule", "run", "winner")
+Link = tuple[int, str]  # the budget of an extension, over all rounds, and its way
+
+
+@dataclass(frozen=True)
+class Longer:
+    """``first``, then the rest of the budget. Rounds that ``first`` leaves unused stay unused.
+
+    "schedule"  the original schedule is played again with new arms; the better one of the winners wins.
+    "run"       the winner's model goes on as a child with its configuration, and wins unless it ends early (diverges).
+    "winner"    the same, asked for by ``Study.resume_winner``.
+    """
+
+    kind: ClassVar[str] = "longer"
+    first: Schedule
+    budget: int
+    by: str = "schedule"
+
+    def __post_init__(self) -> None:
+        checks.one_of("by", self.by, WAYS)
+        checks.settle(self, budget=checks.whole("budget", self.budget, self.first.budget + 1))
+        if self.by == "schedule":
+            self.second  # noqa: B018 (mistakes show now)
+
+    @property
+    def more(self) -> int:
+        """The rounds beyond those of ``first``."""
+        return self.budget - self.first.budget
+
+    @property
+    def second(self) -> Schedule:
+        """The original schedule with the further rounds."""
+        try:
+            made: Any = replace(original(self.first), budget=self.more)  # type: ignore[type-var]
+        except (SpecError, TypeError) as error:
+            raise SpecError(
+                f"budget = {self.budget} leaves {self.more} rounds for a second {type(original(self.first)).__name__}: "
+                f"{error}"
+            ) from error
+        return made  # type: ignore[no-any-return]
+
+    @property
+    def longest(self) -> int:
+        """The rounds of the longest arm, with its ancestors'."""
+        return self.first.longest + (0 if self.by == "schedule" else self.more)
+
+    @property
+    def scoring(self) -> Scoring:
+        """How arms are scored."""
+        return self.first.scoring
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What ``first`` reads."""
+        return self.first.needs
+
+    def steps(self) -> Generator[Step, Evidence, Key]:
+        """Play the first part, then the rest."""
+        course, known, scores, alive = Play(self.first), -1, dict[int, Score](), tuple[int, ...]()
+        while (step := course.step) is not None:
+            known, alive = max(known, *step.start, -1), tuple(step.until)
+            evidence = yield step
+            scores |= evidence.scores
+            course.tell(evidence)
+        assert course.winner is not None
+        out = tuple(arm for arm in alive if arm != course.winner[0])
+        if self.by != "schedule":
+            return (yield from self._run(course.winner, known + 1, out))
+        return (yield from self._again(course.winner, scores[course.winner[0]], known + 1, out))
+
+    def _run(self, winner: Key, arm: int, out: tuple[int, ...]) -> Generator[Step, Evidence, Key]:
+        end = winner[1] + self.more
+        evidence = yield Step({arm: end}, {arm: Start(parent=winner, horizon=end)}, out, (winner,))
+        return winner if arm in evidence.ended else (arm, end)
+
+    def _again(self, winner: Key, score: Score, n: int, out: tuple[int, ...]) -> Generator[Step, Evidence, Key]:
+        """Play the second schedule, whose arm 0 is arm n here."""
+        course, scores = Play(self.second), {winner[0]: score}
+        while (step := course.step) is not None:
+            start = {arm + n: _moved(begun, n) for arm, begun in step.start.items()}
+            keep = (winner, *((arm + n, round) for arm, round in step.keep))
+            until = {arm + n: t for arm, t in step.until.items()}
+            evidence = yield Step(until, start, (*out, *(arm + n for arm in step.out)), keep)
+            out = ()
+            scores |= evidence.scores
+            own = {arm: evidence.scores[arm + n] for arm in step.until}
+            records = {arm: evidence.records[arm + n] for arm in step.until if arm + n in evidence.records}
+            course.tell(Evidence(own, records, {a - n: why for a, why in evidence.ended.items()}))
+        assert course.winner is not None
+        other = (course.winner[0] + n, course.winner[1])
+        return winner if best({arm: scores[arm] for arm in (winner[0], other[0])}, 1) == [winner[0]] else other
+
+
+def _moved(start: Start, n: int) -> Start:
+    parent = start.parent and (start.parent[0] + n, start.parent[1])
+    return replace(start, parent=parent, like=None if start.like is None else start.like + n)
+
+
+def original(schedule: Schedule) -> Schedule:
+    """Return the schedule that a study began with."""
+    return original(schedule.first) if isinstance(schedule, Longer) else schedule
+
+
+def links(schedule: Schedule) -> tuple[Link, ...]:
+    """Return the extensions of a schedule, the first one first."""
+    return (*links(schedule.first), (schedule.budget, schedule.by)) if isinstance(schedule, Longer) else ()
+
+
+def extended(schedule: Schedule, further: tuple[Link, ...]) -> Schedule:
+    """Return a schedule with further extensions."""
+    for budget, by in further:
+        schedule = Longer(schedule, budget, by)
+    return schedule
