@@ -31,6 +31,7 @@ class Begun:
     versions: Table
     start: str = ""  # checksum of the weights that all arms begin from, where the model gives them (``Model.start``)
     code: Table = field(default_factory=dict)  # what the code of the model is known by
+    command: str = ""  # that began it, where it was one
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ from fedtuner.run.saving import Saver, load_state
 from fedtuner.run.store import Folder, InMemory
 from fedtuner.run.store.folder import START
 from fedtuner.run.store.lines import FORMAT
-from fedtuner.run.versions import versions
+from fedtuner.run.versions import command, versions
 from fedtuner.schedules.longer import extended, links, original
 
 _UNREAD = np.zeros(0, np.float32)  # in place of a model that need not be loaded
@@ -151,7 +151,10 @@ class Session:
                 _warn(str(self.where.path), begun.versions)
             return self._store.load(START, begun.start)[0].w if begun.start else start
         saved = "" if start is None else self._store.save(START, State(0, start, None), {})
-        self._append([replace(now, versions=versions() if self.where.path else {}, start=saved)])
+        stays = self.where.path is not None
+        self._append(
+            [replace(now, versions=versions() if stays else {}, start=saved, command=command() if stays else "")]
+        )
         return start
 
     def _extend(self) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
+import shlex
 import subprocess
+import sys
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -43,6 +45,16 @@ def commit() -> str:
         return git("describe", "--always", "--abbrev=12") + ("+" if git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.SubprocessError):
         return ""
+
+
+def command() -> str:
+    """Return the command that this process was started with: fedtuner's, or a script's; else nothing."""
+    program = Path(sys.argv[0])
+    module = program.name == "__main__.py"
+    if program.stem == "fedtuner" or (module and program.parent.name in ("fedtuner", "cli")):
+        return shlex.join(["fedtuner", *sys.argv[1:]])
+    script = program.suffix == ".py" and not module and "ipykernel" not in program.name
+    return shlex.join(["python", *sys.argv]) if script else ""
 
 
 def machine() -> dict[str, Any]:
