@@ -17,7 +17,7 @@ LAYERS = (
     ("core",),
     ("methods", "tuners", "schedules", "samplers", "tasks", "federations"),
     ("run",),
-    ("flower", "data", "problems", "report", "experiments", "theory", "testing", "cli"),
+    ("flower", "data", "problems", "report", "experiments", "page", "theory", "testing", "cli"),
 )
 FACE = {"__init__", "__main__", "pytorch"}  # the public names: they import from everywhere, and nobody imports them
 
@@ -28,7 +28,7 @@ ADAPTERS = {
     "flwr": ("flower/",),
     "google": ("flower/",),  # protobuf, which Flower's messages are made of
     "ray": (),
-    "optuna": ("samplers/by_optuna.py", "report/to_optuna.py"),
+    "optuna": ("samplers/by_optuna.py", "report/to_optuna.py", "page/importance.py"),
     "sqlalchemy": ("report/to_optuna.py",),
     "matplotlib": ("experiments/figures.py", "experiments/pictures.py", "theory/picture.py"),
     "sklearn": ("data/digits.py", "problems/digits.py"),

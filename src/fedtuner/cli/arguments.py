@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedtuner import __version__
-from fedtuner.cli import data, experiments, studies
+from fedtuner.cli import data, experiments, pages, studies
 from fedtuner.errors import brief, one_line
 
 
@@ -50,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"fedtuner {__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     _on_studies(commands)
+    _on_pages(commands)
     _on_suites(commands)
     _on_what_there_is(commands)
     _on_data(commands)
@@ -111,6 +112,22 @@ def _on_studies(commands: Any) -> None:
     init.add_argument("file", type=place, nargs="?", default=Path("study.toml"))
     init.add_argument("--force", action="store_true", help="replace the file if it exists")
     init.set_defaults(command=studies.init)
+
+
+def _on_pages(commands: Any) -> None:
+    report = commands.add_parser(
+        "report", help="write a study as a page", description="Write one or several studies as one page: a file."
+    )
+    report.add_argument("stores", type=place, nargs="+", metavar="store", help="the study's folder")
+    report.add_argument("-o", "--out", type=place, metavar="FILE", help="the page (default: STORE/report.html)")
+    report.set_defaults(command=pages.report)
+
+    watch = commands.add_parser(
+        "watch", help="show a study as it runs", description="Serve a study's page to this machine while it runs."
+    )
+    watch.add_argument("store", type=place, help="the study's folder")
+    watch.add_argument("--port", type=whole, default=0, help="where it listens on 127.0.0.1 (default: any free one)")
+    watch.set_defaults(command=pages.watch)
 
 
 def _on_suites(commands: Any) -> None:

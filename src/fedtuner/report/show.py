@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 _DEVICES = 5  # that are named
 
 
-def headline(described: Mapping[str, Any], arms: int | None) -> str:
-    """Return one line that says what a study is; ``arms`` is how many it starts, if that is known."""
+def headline(described: Mapping[str, Any], arms: int | None = None) -> str:
+    """Return one line that says what a study is; ``arms`` is how many it starts, where the schedule is one's own."""
+    arms = _arms(described["schedule"]) if arms is None else arms
     schedule, tuner = described["schedule"], described["tuner"]
     outside = _name(schedule) + (f" of {counted(arms, 'arm')}" if arms else "")
     if schedule["kind"] == "duel":
@@ -67,7 +68,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     out = console()
     result, described, store = summary["result"], summary["spec"], escape(summary["store"])
     if result is None:
-        out.print(escape(headline(described, _arms(described["schedule"]))))
+        out.print(escape(headline(described)))
         out.print(f"Not finished: {summary['rounds_used']} of {summary['budget']} rounds used.")
         _print_arms(out, summary["arms"])
         _print_unusable(out, summary["unusable"])

@@ -16,15 +16,9 @@ from fedtuner.run.store import Folder
 
 def summary(path: Path) -> dict[str, Any]:
     """Return what there is to say about a study: its spec, how far it is, its winner, its evaluations."""
-    study, evaluations = journal_of(path), {}
-    evaluations["tuned"] = _evaluations(study)
-    if Folder(path / study.untuned).exists():
-        default = journal_of(path / study.untuned)
-        evaluations["untuned"] = _evaluations(default)
-        evaluations["untuned_as_long"] = _evaluations(default, study.setup["schedule"]["longest"])
-    for folder in sorted(path.glob("retrained-*")):
-        if Folder(folder).exists():
-            evaluations[folder.name] = _evaluations(journal_of(folder))
+    study = journal_of(path)
+    default = journal_of(path / study.untuned) if Folder(path / study.untuned).exists() else None
+    again = {folder.name: journal_of(folder) for folder in sorted(path.glob("retrained-*")) if Folder(folder).exists()}
     return {
         "store": str(path),
         "spec": spec(study),
@@ -35,8 +29,20 @@ def summary(path: Path) -> dict[str, Any]:
         "arms": [_arm(study, arm) for arm in sorted(study.arms) if study.records(arm)],
         "unusable": study.unusable,
         "result": None if study.won is None else result(study),
-        "evaluations": {name: kept for name, kept in evaluations.items() if kept},
+        "evaluations": evaluations(study, default, again),
     }
+
+
+def evaluations(
+    study: Journal, default: Journal | None, again: Mapping[str, Journal] | None = None
+) -> dict[str, dict[str, dict[str, float | int]]]:
+    """Return what was evaluated of a study's winner, of the untuned default, and of the winner trained again."""
+    found = {"tuned": _evaluations(study)}
+    if default is not None:
+        found["untuned"] = _evaluations(default)
+        found["untuned_as_long"] = _evaluations(default, study.setup["schedule"]["longest"])
+    found |= {name: _evaluations(one) for name, one in (again or {}).items()}
+    return {name: kept for name, kept in found.items() if kept}
 
 
 def journal_of(path: Path) -> Journal:

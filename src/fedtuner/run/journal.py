@@ -201,9 +201,12 @@ def read(store: Store, name: str) -> Journal:
     return journal
 
 
-def fold(events: Iterable[Event], name: str) -> Journal:
-    """Return the journal of a store's events; raise an error if lines are missing, repeated or out of order."""
-    journal = Journal()
+def fold(events: Iterable[Event], name: str, journal: Journal | None = None) -> Journal:
+    """Return the journal of a store's events, or a journal with further ones.
+
+    Raises an error if lines are missing, repeated or out of order.
+    """
+    journal = Journal() if journal is None else journal
     for number, event in enumerate(events, start=1):
         wrong = _wrong(event, journal)
         if wrong:

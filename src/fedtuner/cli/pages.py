@@ -1,0 +1,29 @@
+"""Commands that show a study: a page, a live page, a figure."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+from fedtuner.cli.output import printing, tell
+from fedtuner.errors import SpecError
+
+
+def report(arguments: Namespace) -> None:
+    """Write the page of one or several studies."""
+    from fedtuner.page import html
+
+    stores = list(dict.fromkeys(arguments.stores))
+    out = arguments.out or (stores[0] / "report.html" if len(stores) == 1 else Path("report.html"))
+    if out.suffix != ".html":
+        raise SpecError(f"--out {out}, but a page's name must end in .html")
+    written = html.report(stores, out)
+    with printing(str(written)):
+        print(f"wrote {written}: open it in a browser")
+
+
+def watch(arguments: Namespace) -> None:
+    """Serve a study's page while it runs."""
+    from fedtuner.page import serve
+
+    serve.watch(arguments.store, arguments.port, tell)

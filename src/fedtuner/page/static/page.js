@@ -1,0 +1,297 @@
+"use strict";
+// The page: its texts, tables and controls, and where the charts of charts.js go.
+
+(() => {
+  const given = JSON.parse(document.getElementById("data").textContent);
+  const $ = (id) => document.getElementById(id);
+  const charts = new Map();
+  const show = { metric: "error", when: "after", raw: false };
+  let studies = given.studies, comparing = given.comparison, at = 0, chosen = null, asked = null;
+  const study = () => studies[at];
+  const armOf = (id) => study().arms.find((arm) => arm.id === id);
+  const plural = (n, one, many) => `${number(n)} ${n === 1 ? one : many || `${one}s`}`;
+
+  function put(id, ...children) { $(id).replaceChildren(...children.map((c) => (c instanceof Node ? c : document.createTextNode(c)))); }
+
+  function draw(id, option, about) {
+    const place = $(id);
+    place.hidden = !option;
+    if (!option) {
+      if (charts.has(id)) charts.get(id).dispose();
+      charts.delete(id);
+      return null;
+    }
+    if (!charts.has(id)) charts.set(id, echarts.init(place, null, { renderer: "svg" }));
+    const chart = charts.get(id);
+    chart.resize();
+    chart.setOption(option, { notMerge: true });
+    place.setAttribute("role", "img");
+    place.setAttribute("aria-label", about);
+    return chart;
+  }
+
+  function table(id, caption, heads, rows) {
+    if (!rows.length) return put(id);
+    const head = element("tr", {}, ...heads.map((text) => element("th", { scope: "col" }, text)));
+    const body = rows.map((cells) => element("tr", {}, ...cells.map((cell, n) => element(n ? "td" : "th", n ? {} : { scope: "row" }, cell))));
+    put(id, element("table", {}, element("caption", {}, caption), element("thead", {}, head), element("tbody", {}, ...body)));
+    const box = $(id);
+    box.setAttribute("role", "region");
+    box.setAttribute("aria-label", caption);
+    box.tabIndex = 0; // it may scroll
+  }
+
+  const sides = (arm) => [words(arm.client), words(arm.server) && `server: ${words(arm.server)}`].filter(Boolean).join("; ");
+  const link = (arm) => element("a", { href: `#arm-${arm}` }, `arm ${arm}`);
+  const last = (values) => values.findLast((v) => v !== null) ?? null;
+
+  function head() {
+    const s = study(), say = valueOf(s, "error"), side = s.target;
+    put("name", s.name);
+    put("headline", s.headline);
+    document.title = `${s.name} - fedtuner`;
+    const done = s.winner !== null;
+    const state = done ? `Finished: arm ${s.winner.arm} won after ${plural(s.winner.round, "round")}.`
+      : given.live ? `Running, or interrupted: ${number(s.used)} of ${plural(s.budget, "round")} used.`
+        : `Not finished: ${number(s.used)} of ${plural(s.budget, "round")} used when this page was written.`;
+    if ($("state").textContent !== state) put("state", state); // a screen reader says it again only if it has changed
+    const facts = [];
+    const fact = (name, value, more) => facts.push(element("div", {}, element("dt", {}, name), element("dd", {}, value, ...(more ? [element("small", {}, more)] : []))));
+    const errors = (who) => (s.evaluations[who] || {})["test mode error"] || (s.evaluations[who] || {})["valid mode error"];
+    const tuned = errors("tuned"), plain = errors("untuned"), both = (e) => `${say(e.global)} before local training`;
+    const which = ((s.evaluations.tuned || {})["test mode error"] ? "Test" : "Validation") + " error";
+    if (tuned) fact(`${which}, ${side}`, say(tuned[side]), side === "personalized" ? both(tuned) : `${say(tuned.personalized)} after local training`);
+    else if (s.chosen !== null) fact("Validation error now", say(last(armOf(s.chosen)[`error_${when(s)}`].mean)), `arm ${s.chosen}, ${when(s)} local training`);
+    if (plain) fact(`${which}, untuned`, say(plain[side]), side === "personalized" ? both(plain) : "");
+    fact("Rounds used", `${number(s.used)} of ${number(s.budget)}`, plural(s.arms.length, "arm"));
+    const best = s.winner ? armOf(s.winner.arm) : null;
+    if (best) fact("Configuration found", "", sides(best) || "nothing was tuned");
+    put("figures", ...facts);
+    const sections = [...document.querySelectorAll("main > section")].filter((one) => !one.hidden);
+    put("nav", ...sections.map((one) => element("li", {}, element("a", { href: `#${one.id}` }, one.id === "arm" ? "An arm" : one.querySelector("h2").textContent))));
+  }
+
+  function key(color, text, kind = "") {
+    const mark = element("i", { class: kind, "aria-hidden": "true" });
+    mark.style[kind === "dot" ? "background" : "borderColor"] = color;
+    return element("span", {}, mark, text);
+  }
+
+  function drawRace() {
+    const s = study(), name = `${show.metric}_${show.when}`, say = valueOf(s, show.metric), alive = s.arms.filter((a) => !a.out).length;
+    const smooth = s.window > 1 ? ` Lines are means of the last ${s.window} rounds; bands are 90 % intervals of these means: wide where few clients have validated.` : " Bands are 90 % intervals: wide where few clients have validated.";
+    put("race-text", `Each line is an arm, from its first round to where it was cut (×).${show.raw ? "" : smooth} Click a line to choose the arm.`);
+    let y = 0;
+    const pointer = () => chart.convertFromPixel({ yAxisIndex: 0 }, y);
+    const ended = last((s.winner ? armOf(s.winner.arm) : armOf(chosen) || { [name]: { mean: [] } })[name].mean);
+    const chart = s.arms.length ? draw("race-chart", race(s, show, chosen, pointer),
+      `Curves of ${plural(s.arms.length, "arm")} over their rounds, ${show.metric} ${show.when} local training. ${s.winner ? `The winner, arm ${s.winner.arm}, ends at ${say(ended)}.` : `${plural(alive, "arm")} not eliminated yet.`} The table below has each arm.`) : draw("race-chart", null);
+    if (chart) {
+      chart.getZr().off("mousemove");
+      chart.getZr().on("mousemove", (event) => { y = event.offsetY; });
+      chart.off("click");
+      chart.on("click", (event) => { if (/^arm-\d+$/.test(event.seriesId)) choose(+event.seriesId.slice(4)); });
+    } else put("race-text", "No round is written yet.");
+    const keys = [];
+    if (s.winner) keys.push(key(css("winner"), `winner, arm ${s.winner.arm}`));
+    if (chosen !== null && (!s.winner || chosen !== s.winner.arm)) keys.push(key(css("chosen"), `chosen, arm ${chosen}`));
+    if (s.untuned) keys.push(key(css("untuned"), "the untuned default"));
+    if (s.arms.length > 1) keys.push(key(css("faint"), "other arms"));
+    put("race-keys", ...keys);
+    table("race-table", "Arms", ["arm", "rounds", `${show.metric} before`, `${show.metric} after`, "ended", "configuration"],
+      s.arms.map((a) => [link(a.id), number(a.rounds), say(last(a[`${show.metric}_before`].mean)), say(last(a[`${show.metric}_after`].mean)),
+        a.ended || (s.winner && s.winner.arm === a.id ? "won" : a.out ? "eliminated" : ""), sides(a)]));
+  }
+
+  function drawIncumbent() {
+    const s = study(), name = `${show.metric}_${show.when}`, say = valueOf(s, show.metric), found = s.incumbent, n = found.used.length;
+    put("incumbent-text", `The validation ${show.metric} of the arm that was ahead, against the rounds that all arms together had used. It may rise: a new leader's next rounds tell more of it.`);
+    draw("incumbent-chart", n ? incumbent(s, show) : null, n ? `The incumbent's ${show.metric} falls from ${say(found[name][0])} after ${found.used[0]} rounds to ${say(found[name][n - 1])} after ${found.used[n - 1]}.` : "");
+    const changes = found.used.map((used, i) => [used, i]).filter(([, i]) => i === n - 1 || found.arm[i] !== found.arm[i - 1] || i % Math.ceil(n / 20) === 0);
+    table("incumbent-table", "The incumbent", ["rounds used", "arm", `${show.metric} ${show.when}`], changes.map(([used, i]) => [number(used), link(found.arm[i]), say(found[name][i])]));
+  }
+
+  function drawConfigurations() {
+    const s = study(), { axes, rows, common } = s.configurations, say = valueOf(s, "error"), known = rows.filter((r) => r.error !== null);
+    put("configurations-text", axes.length ? `Each line is an arm's configuration${s.arms.some((a) => a.candidates.length) ? " (of several candidates the most probable one)" : ""}, coloured by the rank of its last validation error ${when(s)} local training.` : "Nothing is tuned in this study: all arms have the same configuration.");
+    $("configurations-chart").style.height = narrow() ? `${Math.max(260, 52 * (axes.length + 1))}px` : "";
+    draw("configurations-chart", axes.length && known.length ? configurations(s, chosen) : null, `Configurations of ${plural(known.length, "arm")} over ${plural(axes.length, "hyperparameter")}; the numbers are in the table below.`);
+    const scale = element("i", { class: "scale", "aria-hidden": "true" });
+    scale.style.background = `linear-gradient(to right, ${SCALE().join(",")})`;
+    const keys = axes.length && known.length ? [element("span", {}, "lowest error", scale, "highest")] : [];
+    if (keys.length && s.winner) keys.push(key(css("winner"), "winner"));
+    put("configurations-keys", ...keys);
+    table("configurations-table", "Configurations", ["arm", "error", ...axes.map((a) => a.name)], axes.length ? [...rows].sort((x, y) => (x.error ?? Infinity) - (y.error ?? Infinity)).map((r) => [link(r.arm), say(r.error), ...r.values.map(number)]) : []);
+    const found = s.importance;
+    put("importance-text", found.shares ? `By Optuna's PED-ANOVA: how the best quarter of ${found.arms} arms differs from all, by their error after round ${common}, which all of them had. With few arms this is a hint, not a measurement.` : found.why);
+    $("importance-chart").style.height = found.shares ? `${70 + 30 * found.shares.length}px` : "";
+    draw("importance-chart", found.shares ? importance(s) : null, found.shares ? `Importance: ${found.shares.map(([n, x]) => `${n} ${percent(+x.toPrecision(2))}`).join(", ")}.` : "");
+  }
+
+  function drawArm() {
+    const s = study(), arm = armOf(chosen), say = valueOf(s, "error");
+    if (!arm) return;
+    $("chosen").replaceChildren(...s.arms.map((a) => {
+      const option = element("option", { value: a.id }, `${a.id}${s.winner && a.id === s.winner.arm ? ", the winner" : ""}`);
+      option.selected = a.id === chosen;
+      return option;
+    }));
+    put("arm-title", `Arm ${arm.id}${stageOf(arm)}`);
+    const how = arm.parent ? `It continues arm ${arm.parent[0]} after round ${arm.parent[1]}` : "It began with new weights";
+    const end = arm.ended || (s.winner && s.winner.arm === arm.id ? "won" : arm.out ? "was eliminated" : "is still in the race");
+    put("arm-text", `${how}, reached round ${arm.rounds} and ${end === "diverged" || end === "stalled" ? "has " : ""}${end}: error ${say(last(arm.error_before.mean))} before and ${say(last(arm.error_after.mean))} after local training.`);
+    table("arm-table", "Configuration", ["hyperparameter", "value"], [...Object.entries(arm.client).map(([n, v]) => [`client.${n}`, number(v)]), ...Object.entries(arm.server).map(([n, v]) => [`server.${n}`, number(v)])]);
+    const known = arm.theta && arm.theta.rounds.length;
+    const top = known ? arm.theta.p.at(-1) : [], best = top.indexOf(Math.max(...top));
+    put("theta-text", known ? `At the end candidate c${best + 1} has probability ${number(top[best])} of ${top.length} candidates${arm.candidates[best] ? `: ${words(arm.candidates[best])}` : ""}.`
+      : arm.candidates.length > 1 ? "No theta of this arm is in the journal yet." : "This arm has one client configuration, so there is no distribution over candidates.");
+    draw("theta-chart", known ? theta(s, arm) : null, known ? `Theta over ${plural(arm.theta.rounds.length, "round")}; its entropy falls from ${number(arm.entropy[0])} to ${number(arm.entropy.at(-1))} nats.` : "");
+    $("theta-numbers").hidden = !known;
+    table("theta-table", "Candidates after the last round", ["candidate", "probability", "configuration"], known ? top.map((p, n) => [p, n]).sort((a, b) => b[0] - a[0]).map(([p, n]) => [`c${n + 1}`, number(p), words(arm.candidates[n] || {})]) : []);
+    drawClients(arm);
+  }
+
+  function drawClients(arm) {
+    const s = study(), rows = s.clients[arm.id], say = valueOf(s, "error");
+    const count = { helped: 0, harmed: 0, same: 0 };
+    (rows || []).forEach((row) => { count[fate(row)] += 1; });
+    put("clients-text", rows ? `Of ${plural(rows.length, "client")} in the later half of its rounds local training helped ${count.helped}, harmed ${count.harmed} and left ${count.same} as they were. Larger dots have more training examples; below the diagonal a client was helped.`
+      : Object.keys(s.clients).length ? "The clients of this arm are not in this page; those of arms with more rounds are." : "The journal has no single clients: the server sees only sums.");
+    const colours = HELPED();
+    put("clients-keys", ...(rows ? [key(colours.helped, "helped", "dot"), key(colours.harmed, "harmed", "dot"), key(colours.same, "as before", "dot")] : []));
+    draw("clients-chart", rows ? clients(s, rows) : null, rows ? `Errors of ${plural(rows.length, "client")} before and after local training: ${count.helped} helped, ${count.harmed} harmed.` : "");
+    const mean = (some, n) => some.reduce((sum, row) => sum + row[n], 0) / some.length;
+    const cut = rows ? Math.ceil(rows.length / 3) : 0;
+    const groups = rows ? [["largest", rows.slice(0, cut)], ["middle", rows.slice(cut, 2 * cut)], ["smallest", rows.slice(2 * cut)]].filter(([, some]) => some.length) : [];
+    table("clients-sizes", "By training examples", ["clients", "examples", "before", "after", "helped", "harmed"], groups.map(([name, some]) =>
+      [name, `${number(some.at(-1)[1])} to ${number(some[0][1])}`, say(mean(some, 4)), say(mean(some, 5)), number(some.filter((r) => fate(r) === "helped").length), number(some.filter((r) => fate(r) === "harmed").length)]));
+    table("clients-worst", "Highest errors after local training", ["client", "examples", "before", "after"], rows ? [...rows].sort((a, b) => b[5] - a[5]).slice(0, 8).map((r) => [r[0], number(r[1]), say(r[4]), say(r[5])]) : []);
+  }
+
+  function drawLineage() {
+    const s = study();
+    if ($("lineage").hidden) return;
+    const say = valueOf(s, "error"), shown = family(s), returns = s.arms.filter((a) => a.stage === "return").length;
+    const duel = s.arms.some((a) => a.stage === "run");
+    put("lineage-text", `An arm that continues another one's model begins on the dotted line.${duel ? ` A rung of ${s.arms.filter((a) => a.stage === "rung").length || 1}, a duel from the best one's model, and a long run${returns ? ` that went back ${returns === 1 ? "once" : `${returns} times`}` : ""}.` : ""}`);
+    $("lineage-chart").style.height = `${70 + 26 * shown.length}px`;
+    const chart = draw("lineage-chart", lineage(s, chosen), `${plural(shown.length, "arm")}, ${shown.filter((a) => a.parent).length} of which continue another. The list below has each.`);
+    chart.off("click");
+    chart.on("click", (event) => { if (/^arm-\d+$/.test(event.seriesId)) choose(+event.seriesId.slice(4)); });
+    table("lineage-table", "Lineage", ["arm", "part", "continues", "until round", "error"], shown.map((a) => [link(a.id), a.stage || "", a.parent ? `arm ${a.parent[0]} after round ${a.parent[1]}` : "nothing", number(a.rounds), say(last(a[`error_${when(s)}`].mean))]));
+  }
+
+  function drawHealth() {
+    const s = study(), h = s.health, faults = h.dropped + h.broken + h.bounded;
+    const said = [`${plural(h.clients, "client")} asked over ${plural(s.used, "round")}`];
+    said.push(h.dropped ? `${number(h.dropped)} did not report (absent, late or refused)` : "all reported");
+    said.push(h.broken ? `${plural(h.broken, "update")} broken (not finite)` : "no update was broken");
+    said.push(h.bounded ? `${plural(h.bounded, "report")} bounded or dropped by a screen` : "none was bounded");
+    said.push(h.diverged + h.stalled ? [h.diverged && `${plural(h.diverged, "arm")} diverged`, h.stalled && `${plural(h.stalled, "arm")} stalled`].filter(Boolean).join(", ") : "no arm diverged");
+    put("health-text", `${said.join("; ")}.`);
+    draw("health-chart", faults ? health(s) : null, `Faults by round: ${said.join("; ")}.`);
+    table("health-table", "Devices whose replies could not be used", ["device", "replies"], h.unusable.map(([id, n]) => [id, number(n)]));
+  }
+
+  function flat(value, name = "") {
+    if (value !== null && typeof value === "object" && !Array.isArray(value)) return Object.entries(value).flatMap(([k, v]) => flat(v, name ? `${name}.${k}` : k));
+    return [[name, Array.isArray(value) ? JSON.stringify(value) : number(value)]];
+  }
+
+  function drawSetup() {
+    const s = study();
+    put("setup-text", s.command ? "The command that began it; the same command continues it, and with another --store makes it again:" : "It was made in Python; the same call with these settings makes it again.");
+    put("command", s.command);
+    table("setup-table", "Settings", ["setting", "value"], flat(s.setup));
+    table("versions-table", "Versions it began with", ["package", "version"], Object.entries(s.versions));
+  }
+
+  function drawComparison() {
+    if (!comparing) return;
+    const say = (x) => (x === null ? "none" : comparing.rates ? percent(x) : number(x));
+    put("comparison-text", comparing.notes.join(" "));
+    $("comparison-chart").style.height = `${80 + 44 * comparing.rows.length}px`;
+    draw("comparison-chart", comparing.rows.length ? comparison(comparing) : null, `Test errors: ${comparing.rows.map((r) => `${r.name} ${say(r.mean)}${r.half === null ? "" : ` plus or minus ${say(r.half)}`}`).join("; ")}.`);
+    table("comparison-table", "Studies", ["study", "seeds", "mean test error", "90 % interval", "difference to the first"], comparing.rows.map((r) => [r.name, number(r.n), say(r.mean), r.half === null ? "none: one seed" : `± ${say(r.half)}`, r.difference || ""]));
+  }
+
+  function all() {
+    if (chosen === null || !armOf(chosen)) chosen = study().chosen;
+    if (asked !== null && armOf(asked)) chosen = asked;
+    $("comparison").hidden = !comparing;
+    $("lineage").hidden = !study().arms.some((a) => a.parent);
+    $("arm").hidden = !armOf(chosen);
+    document.body.removeAttribute("data-drawn");
+    head();
+    soon([drawComparison, drawRace, drawIncumbent, drawConfigurations, drawArm, drawLineage, drawHealth, drawSetup]);
+  }
+
+  let queue = 0;
+  function soon([next, ...rest]) { // one chart after the other, so that the page answers in between
+    clearTimeout(queue);
+    if (!next) return document.body.setAttribute("data-drawn", "");
+    next();
+    queue = setTimeout(() => soon(rest));
+  }
+
+  function choose(arm) {
+    if (!armOf(arm)) return;
+    chosen = asked = arm;
+    history.replaceState(null, "", `#arm-${arm}`);
+    drawRace(); drawConfigurations(); drawArm(); drawLineage();
+  }
+
+  function follow() { // a link to an arm
+    const found = /^#arm-(\d+)$/.exec(location.hash);
+    if (!found) return;
+    choose(+found[1]);
+    $("arm").scrollIntoView();
+  }
+
+  function setUp() {
+    show.when = when(study());
+    document.querySelector(`input[name=when][value=${show.when}]`).checked = true;
+    document.querySelector(".controls").addEventListener("change", (event) => {
+      const { name, value, checked, type } = event.target;
+      show[name] = type === "checkbox" ? checked : value;
+      drawRace(); drawIncumbent();
+    });
+    $("chosen").addEventListener("change", (event) => choose(+event.target.value));
+    if (studies.length > 1) {
+      $("which").hidden = false;
+      $("study").replaceChildren(...studies.map((s, n) => element("option", { value: n }, s.name)));
+      $("study").addEventListener("change", (event) => { at = +event.target.value; chosen = asked = null; all(); });
+    }
+    window.addEventListener("hashchange", follow);
+    let width = window.innerWidth, waiting = 0;
+    window.addEventListener("resize", () => {
+      if (window.innerWidth === width) return; // a phone's bars come and go
+      width = window.innerWidth;
+      clearTimeout(waiting);
+      waiting = setTimeout(all, 100);
+    });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", all);
+  }
+
+  let tag = null;
+  async function update() {
+    try {
+      if (document.visibilityState === "visible") {
+        const reply = await fetch("view.json", { headers: tag ? { "If-None-Match": tag } : {}, cache: "no-store" });
+        if (reply.status === 200) {
+          tag = reply.headers.get("ETag");
+          studies = (await reply.json()).studies;
+          all();
+        }
+      }
+      setTimeout(update, 2000);
+    } catch {
+      put("state", `${$("state").textContent} 'fedtuner watch' has ended: this is what it saw last.`);
+    }
+  }
+
+  setUp();
+  all();
+  follow();
+  if (given.live) setTimeout(update, 1000);
+})();

@@ -1,0 +1,282 @@
+"""A study as the page shows it: plain tables and lists, made from its history and nothing else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from fedtuner import tables
+from fedtuner.core.records import Record
+from fedtuner.core.schedule import Scoring, best
+from fedtuner.errors import one_line
+from fedtuner.page.curves import VALUES, Curve, curves, short, window_of
+from fedtuner.page.history import History
+from fedtuner.page.importance import importance
+from fedtuner.page.theta import Thetas, columns
+from fedtuner.report.show import headline
+from fedtuner.report.summary import evaluations, spec, strict
+from fedtuner.run.journal import Journal
+from fedtuner.run.spec import schedule as read_schedule
+from fedtuner.schedules import KINDS, Duel
+from fedtuner.schedules.duel_and_run import LONGER
+from fedtuner.space import Choice, Domain, Float, Int, OneMinus, PowerOfTwo, Space
+
+View = dict[str, Any]
+COLUMNS = 120  # of a heat map
+MOST_CLIENTS = 6000  # pairs of client and arm
+BINS = 60  # of rounds, for the health of cohorts
+
+
+class Views:
+    """Makes views of a growing study; what does not change is not computed again."""
+
+    def __init__(self) -> None:
+        self._thetas = Thetas()
+
+    def view(self, history: History, name: str, untuned: History | None = None) -> View:
+        """Return a study's view; ``name`` is what it is called."""
+        journal, described = history.journal, spec(history.journal)
+        schedule, target = described["schedule"], described["target"]
+        window = window_of(schedule["longest"])
+        found = {arm: _curves(journal, arm, window) for arm in sorted(journal.arms) if journal.own_records[arm]}
+        default = None if untuned is None or not untuned.journal.rounds_used else _curves(untuned.journal, 0, window)
+        when = "before" if target == "global" else "after"
+        space, won = _space(journal), journal.won
+        shown = _configurations(journal, found, f"error_{when}", space)
+        return {
+            "name": one_line(name, 200),
+            "headline": headline(described),
+            "problem": described["problem"]["name"],
+            "method": described["method"],
+            "seed": described["seed"],
+            "target": target,
+            "metric": schedule["score"],
+            "window": window,
+            "budget": journal.budget,
+            "used": journal.rounds_used,
+            "rates": _rates(journal),
+            "winner": None if won is None else {"arm": won.arm, "round": won.round},
+            "chosen": _chosen(journal, found, when),
+            "evaluations": strict(evaluations(journal, None if untuned is None else untuned.journal)),
+            "pays": won is not None and journal.fine_tuning_pays,
+            "arms": [self._arm(journal, arm, space, found[arm]) for arm in found],
+            "untuned": None if default is None else _series(default),
+            "incumbent": _incumbent(history, found),
+            "configurations": shown,
+            "importance": strict(importance(shown)),
+            "clients": _clients(journal, list(found)),
+            "health": _health(history),
+            "setup": _setup(described),
+            "versions": dict(journal.begun.versions) if journal.begun else {},
+            "command": journal.begun.command if journal.begun else "",
+        }
+
+    def _arm(self, journal: Journal, id: int, space: Space, found: Mapping[str, Curve]) -> dict[str, Any]:
+        arm, own, gone = journal.arms[id], journal.own_records[id], journal.eliminated.get(id)
+        candidates, last = journal.candidates[id], own[-1]
+        thetas = self._thetas.of(journal, id)
+        return strict({  # type: ignore[no-any-return]
+            "id": id,
+            "parent": arm.parent,
+            "stage": _stage(journal, id),
+            "rounds": last.round,
+            "out": gone is not None and not (journal.won and journal.won.arm == id),
+            "ended": journal.ended.get(id, ""),
+            "client": _tuned(candidates[min(last.mode, len(candidates) - 1)], space.client),
+            "server": _tuned(arm.server, space.server),
+            "entropy": short(r.entropy for r in own) if len(candidates) > 1 else [],
+            "candidates": [_tuned(c, space.client) for c in candidates] if len(candidates) > 1 else [],
+            "theta": columns(thetas, COLUMNS) if thetas else None,
+            "faults": {name: sum(getattr(r, name) for r in own) for name in ("clients", *_FAULTS)},
+            **_series(found),
+        })  # fmt: skip
+
+
+_FAULTS = ("dropped", "broken", "bounded")
+
+
+def _curves(journal: Journal, arm: int, window: int) -> dict[str, Curve]:
+    return curves(journal.records(arm), window, len(journal.own_records[arm]))
+
+
+def _series(found: Mapping[str, Curve]) -> dict[str, Any]:
+    digits = {"raw": 5, "mean": 4, "half": 2}
+    return {name: {kind: short(getattr(curve, kind), n) for kind, n in digits.items()} for name, curve in found.items()}
+
+
+def _tuned(config: Mapping[str, Any], domains: Mapping[str, Domain]) -> dict[str, Any]:
+    """Return of a configuration what the study tunes."""
+    return {name: _brief(value) for name, value in config.items() if name in domains}
+
+
+def _brief(value: Any) -> Any:
+    return float(f"{value:.4g}") if isinstance(value, float) else tables.plain(value)
+
+
+def _space(journal: Journal) -> Space:
+    """Return what the study tunes: the domains with more than one value."""
+    whole = Space(journal.setup["client"], journal.setup["server"])
+
+    def varied(domains: Mapping[str, Domain]) -> dict[str, Domain]:
+        return {n: d for n, d in domains.items() if not (isinstance(d, Choice) and len(d.values) == 1)}
+
+    return Space(varied(whole.client), varied(whole.server))
+
+
+def _rates(journal: Journal) -> bool:
+    """Return whether errors are rates, so that they can be shown in percent."""
+    errors = (e for r in journal.history() for e in (r.error_before, r.error_after))
+    return all(e <= 1 for e in errors if math.isfinite(e))
+
+
+def _chosen(journal: Journal, found: Mapping[int, Mapping[str, Curve]], when: str) -> int | None:
+    """Return the arm to show first: the winner, or the one with the most rounds and then the lowest error."""
+    if journal.won is not None and journal.won.arm in found:
+        return journal.won.arm
+    order = {arm: (-journal.round_of(arm), curve[f"error_{when}"].mean[-1]) for arm, curve in found.items()}
+    return min(order, key=lambda arm: order[arm], default=None)
+
+
+def _stage(journal: Journal, id: int) -> str:
+    """Return an arm's part in the schedule that a budget alone gives."""
+    table, parent = journal.setup["schedule"], journal.arms[id].parent
+    if table["kind"] != Duel.kind or table["kind"] not in KINDS:
+        return ""
+    schedule = read_schedule(table)
+    assert isinstance(schedule, Duel)
+    if schedule.arms == 1:
+        return "run" if parent is None else "return"
+    if parent is None:
+        return "rung"
+    if parent[1] == schedule.rung:
+        return "duel"
+    until = (1 + LONGER) * schedule.rung
+    long = min((a.id for a in journal.arms.values() if a.parent and a.parent[1] >= until), default=id)
+    return "run" if id == long else "return"
+
+
+def _incumbent(history: History, found: Mapping[int, Mapping[str, Curve]]) -> dict[str, Any]:
+    """Return the incumbent's error against the rounds that all arms have used so far.
+
+    The incumbent is the arm with the best score when arms were last compared. An arm that is behind is compared when
+    it has had all the rounds of its step.
+    """
+    journal = history.journal
+    schedule = journal.setup["schedule"]
+    scoring, scores = Scoring(schedule["score"], schedule["discount"]), {}
+    first = {arm: own[0].round for arm, own in journal.own_records.items() if own}
+    used, leader, points = 0, -1, list[tuple[int, int, int]]()
+    at: dict[int, int] = {}  # the round after which an arm was last compared
+    for step in history.steps:
+        arms = sorted({arm for arm, _ in step})
+        leader = arms[0] if len(arms) == 1 else leader
+        for arm in arms:
+            rounds = [t for a, t in step if a == arm]
+            points += [(used + n, arm, t) for n, t in enumerate(rounds, 1) if arm == leader]
+            used, at[arm] = used + len(rounds), rounds[-1]
+            scores[arm] = scoring.score(journal.records(arm, at[arm]), journal.setup["target"])
+            # An arm that is eliminated later is out once a step goes on without it.
+            leader = best({a: s for a, s in scores.items() if a in arms or a not in journal.eliminated}, 1)[0]
+            points.append((used, leader, at[leader]))
+    kept = {used: (arm, t) for used, arm, t in points}
+    values = {name: short(found[arm][name].mean[t - first[arm]] for arm, t in kept.values()) for name in VALUES}
+    return {"used": list(kept), "arm": [arm for arm, _ in kept.values()], **values}
+
+
+def _configurations(
+    journal: Journal, found: Mapping[int, Mapping[str, Curve]], value: str, space: Space
+) -> dict[str, Any]:
+    """Return the arms' hyperparameters, and the error of each after its last round and after one that all had."""
+    domains = {f"client.{n}": d for n, d in space.client.items()} | {f"server.{n}": d for n, d in space.server.items()}
+    rows = []
+    common = min((journal.round_of(arm) for arm in found if journal.arms[arm].parent is None), default=0)
+    for arm, curve in found.items():
+        known, own = journal.arms[arm], journal.own_records[arm]
+        client = journal.candidates[arm][min(own[-1].mode, len(journal.candidates[arm]) - 1)]
+        values = {f"client.{n}": client[n] for n in space.client if n in client}
+        values |= {f"server.{n}": known.server[n] for n in space.server if n in known.server}
+        early = curve[value].mean[common - 1] if known.parent is None and common else math.nan
+        shown = dict(zip(("error", "early"), short([curve[value].mean[-1], early]), strict=True))
+        rows.append({"arm": arm, "values": [_brief(values.get(n)) for n in domains], **shown})
+    axes = [{"name": name, **_axis(domain)} for name, domain in domains.items()]
+    return {"axes": axes, "rows": rows, "common": common}
+
+
+def _axis(domain: Domain) -> dict[str, Any]:
+    if isinstance(domain, PowerOfTwo):
+        return {
+            "kind": "choice",
+            "choices": [2**e for e in range(domain.low.bit_length() - 1, domain.high.bit_length())],
+        }
+    if isinstance(domain, Choice):
+        return {"kind": "choice", "choices": [tables.plain(v) for v in domain.values]}
+    low, high = domain.ends()[0], domain.ends()[-1]
+    if isinstance(domain, OneMinus):
+        return {"kind": "linear", "low": low, "high": high}
+    log = isinstance(domain, (Float, Int)) and domain.log
+    return {"kind": "log" if log else "linear", "low": low, "high": high, "whole": isinstance(domain, Int)}
+
+
+def _clients(journal: Journal, arms: Sequence[int]) -> dict[str, Any]:
+    """Return of each arm its clients' errors before and after local training, over the later half of its rounds.
+
+    The arms with the most rounds come first; where there are many clients, other arms are left out.
+    """
+    made: dict[str, Any] = {}
+    room = MOST_CLIENTS
+    for arm in sorted(arms, key=lambda a: (-journal.round_of(a), a)):
+        records = journal.records(arm)
+        rows = _by_client(records[len(records) // 2 :])
+        if rows and (len(rows) <= room or not made):
+            made[str(arm)] = rows
+            room -= len(rows)
+    return made
+
+
+def _by_client(records: Sequence[Record]) -> list[list[Any]]:
+    """Return for each client its id, |T|, |V|, rounds, mean error before and after; largest |T| first."""
+    found: dict[str, list[float]] = {}
+    for record in records:
+        for row in record.rows:
+            if row.validated and math.isfinite(row.error_before) and math.isfinite(row.error_after):
+                sums = found.setdefault(str(row.client), [0, 0, 0, 0.0, 0.0])
+                sums[0], sums[1] = row.examples, row.validated
+                sums[2], sums[3], sums[4] = sums[2] + 1, sums[3] + row.error_before, sums[4] + row.error_after
+    rows = [
+        [one_line(id, 60), size, held, n, *short([before / n, after / n], 4)]
+        for id, (size, held, n, before, after) in found.items()
+    ]
+    return sorted(rows, key=lambda row: (-row[1], str(row[0])))
+
+
+def _health(history: History) -> dict[str, Any]:
+    """Return how cohorts fared: totals, and parts of the study in the order of its rounds."""
+    journal = history.journal
+    records = list(_in_order(history))
+    size = -(-len(records) // BINS) or 1
+    bins = [records[at : at + size] for at in range(0, len(records), size)]
+    names = ("clients", *_FAULTS)
+
+    def count(some: Sequence[Record]) -> list[int]:
+        return [sum(getattr(r, name) for r in some) for name in names]
+
+    ended = {why: sum(1 for w in journal.ended.values() if w == why) for why in ("diverged", "stalled")}
+    unusable = [[one_line(str(id), 60), n] for id, n in list(journal.unusable.items())[:20]]
+    total = dict(zip(names, count(records), strict=True))
+    return {**total, **ended, "size": size, "bins": [count(some) for some in bins], "unusable": unusable}
+
+
+def _in_order(history: History) -> Iterator[Record]:
+    journal = history.journal
+    first = {arm: own[0].round for arm, own in journal.own_records.items() if own}
+    for step in history.steps:
+        for arm, t in sorted(step):
+            yield journal.own_records[arm][t - first[arm]]
+
+
+def _setup(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings as a table; the layout of the model is its number of entries."""
+    kept = {k: v for k, v in described.items() if k not in ("layout", "format", "fedex", "work", "defaults")}
+    size = sum(math.prod(part["shape"]) for part in described["layout"])
+    return {**kept, "parameters": size}
