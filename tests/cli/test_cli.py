@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pty
 import shutil
@@ -17,6 +18,7 @@ import pytest
 import fedtuner as ft
 import toys
 from fedtuner import __version__, cli, methods
+from fedtuner.cli.output import tell
 from fedtuner.report import journal_of, show, summary
 from fedtuner.run import session, spec
 from fedtuner.run.store import Folder
@@ -80,8 +82,63 @@ def test_run_prints_what_was_found_and_where_it_is(here, fedtuner):
     for key, name in names.items():
         errors = found["evaluations"][key]["test mode error"]
         line = next(line for line in out.splitlines() if line.startswith(name))
-        assert line.split()[-4:] == [f"{100 * errors['global']:.1f}", "%", f"{100 * errors['personalized']:.1f}", "%"]
+        spread = found["spreads"][key]["test mode"]
+        for side in ("global", "personalized"):
+            low, high = (min(max(0.0, errors[side] + z * spread[side]), 1.0) for z in (-1.96, 1.96))
+            assert f"{100 * errors[side]:.1f} % ({100 * low:.1f} to {100 * high:.1f})" in line
     assert "Kept in s: fedtuner show s, fedtuner export s" in out
+
+
+def test_show_has_a_table_of_arms(here, fedtuner):
+    """Also for a study that is not finished: what became of each, its score with an interval, and what was tuned."""
+    fedtuner(*RUN, "--quiet")
+    found = summary(here / "s")
+    _, out, _ = fedtuner("show", "s")
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[0][:2] == ["toy:", "6"]
+    assert out.splitlines()[1].split("  ")[0] == "arm"
+    for arm, line in zip(found["arms"], out.splitlines()[2:6], strict=True):
+        assert line.split()[:2] == [str(arm["arm"]), str(arm["rounds"])]
+        assert (f"out at {arm['rounds']}" in line) is (arm["arm"] != found["result"]["arm"])
+        assert f"{100 * arm['score']:.1f} % (" in line
+        assert f" lr {arm['client']['lr']:.4g} " in line
+        assert f"server.lr {arm['server']['lr']:.4g}" in line
+    assert "server" not in fedtuner(*RUN, "--quiet")[1].split("configuration found")[0]  # run leaves the table out
+
+
+def test_show_says_how_the_server_steps_if_that_was_not_tuned(here, fedtuner):
+    fedtuner("run", "study.toml", "--store", "s", "--workers", "1", "--budget", "70", "--quiet")
+    row = next(line for line in fedtuner("show", "s")[1].splitlines() if line.startswith("server"))
+    assert "nothing was tuned  (optimiser fedexp, cooled over the last 50 % of its rounds)" in row
+
+
+def test_a_dry_run_says_what_a_study_will_do_and_take(here, fedtuner):
+    code, out, _ = fedtuner(*RUN, "--dry-run")
+    assert code == 0
+    assert not (here / "s").exists()
+    for words in (
+        "4 arms to round 5; 2 of them to round 10", "30, at most 10 for one model; 3 clients each",
+        "180; 9.4 kB in all (52 B to a client, 52 B back)", "90 trainings, on about",
+    ):  # fmt: skip
+        assert words in out
+    fedtuner(*RUN, "--quiet")
+    done = summary(here / "s")
+    told = strict(fedtuner(*RUN, "--dry-run", "--json")[1])
+    assert (told["rounds"], told["trainings"], told["done"]) == (30, done["local_work"], 30)
+    assert 0.3 < told["examples"] / done["examples_processed"] < 3
+    assert told["seconds"] > 0
+    assert told["at_once"] == 1
+    shared = fedtuner(*RUN, "--dry-run", "--set", "cohorts=shared", "--set", "fedex.tries=2")[1]
+    assert "one device trains up to 8 times in the same round" in shared
+
+
+def test_long_lines_are_broken_between_words_on_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "30")
+    tell("a sentence that is longer than the terminal is wide, with/a/path/that/is/longer/still")
+    assert capsys.readouterr().err.splitlines() == [
+        "a sentence that is longer than", "the terminal is wide,", "with/a/path/that/is/longer/still",
+    ]  # fmt: skip
 
 
 def test_a_budget_in_place_of_a_schedule(here, fedtuner):
@@ -649,7 +706,7 @@ def test_lines_where_there_is_no_terminal(here):
         said = process.stderr.read()
     assert process.returncode == 0
     assert "\x1b[" not in said
-    assert "tuning: 30/30 rounds, 2 of 4 arms alive, best 0." in said
+    assert "tuning: 30/30 rounds, 2 of 4 arms alive, best personalized error " in said
 
 
 @pytest.mark.slow
@@ -681,7 +738,9 @@ def test_a_problem_beside_the_study(here):
     ],
 )
 def test_errors_are_shown_as_rates_only_where_they_are(capsys, found, shown):
-    show._print_evaluations(show.console(), {"tuned": {"test mode error": found}}, 5, 5)
+    spreads = {"tuned": {"test mode": {"global": math.nan, "personalized": math.nan}}}
+    told = {"evaluations": {"tuned": {"test mode error": found}}, "spreads": spreads, "budget": 5}
+    show._print_evaluations(show.console(), {**told, "spec": {"schedule": {"longest": 5}}})
     last = capsys.readouterr().out.splitlines()[-1]
     assert all(word in last for word in shown)
     assert ("%" in last) is any("%" in word for word in shown)

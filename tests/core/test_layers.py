@@ -32,6 +32,7 @@ ADAPTERS = {
     "sqlalchemy": ("report/to_optuna.py",),
     "matplotlib": ("experiments/figures.py", "experiments/pictures.py", "theory/picture.py"),
     "sklearn": ("data/digits.py", "problems/digits.py"),
+    "IPython": ("run/watch.py",),
     "pandas": ("run/result.py",),
     "pooch": ("data/download.py",),
     "requests": ("data/download.py",),

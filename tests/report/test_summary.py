@@ -98,6 +98,15 @@ def test_a_summary_says_what_the_study_says(name, tmp_path):
     for arm in found["arms"]:
         records = study.journal.records(arm["arm"])
         own = [r for r in study.history if r.arm == arm["arm"]]
+        known = study.journal.arms[arm["arm"]]
+        assert arm.pop("client") in study.journal.offers((known.id, study.journal.saved_round(known.id)))[0]
+        assert arm.pop("server") == known.server
+        assert (arm.pop("parent"), arm.pop("parent_round")) == (known.parent or (None, None))
+        gone = study.journal.eliminated.get(known.id)
+        status = "won" if known.id == best.arm else "eliminated"
+        assert (arm.pop("status"), arm.pop("eliminated")) == (status, gone and gone.round)
+        assert arm.pop("score") == study.schedule.scoring.score(records, "personalized")[0]
+        assert arm.pop("spread") < 0.5 or name in ("diverging", "hyperband")
         assert arm == {
             "arm": arm["arm"], "rounds": records[-1].round, "diverged": records[-1].diverged,
             "ended": "diverged" if records[-1].diverged else "",

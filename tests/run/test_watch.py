@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import sys
+import types
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +21,8 @@ from fedtuner.errors import Interrupted
 from fedtuner.run import saving, watch
 from fedtuner.run.executors import worker
 from fedtuner.run.store import Folder, InMemory
-from fedtuner.run.watch import Status, duration, showing, stoppable
+from fedtuner.run.watch import Status, showing, stoppable
+from fedtuner.run.words import duration
 
 # Other tests may have left threads of libraries in this process; the workers do not use them.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -168,8 +172,53 @@ STATUS = Status(used=7, planned=30, alive=2, arms=4, best=0.25, left=75.0)
 
 
 def test_a_status_in_words():
-    assert str(STATUS) == "7/30 rounds, 2 of 4 arms alive, best 0.250, 1 min 15 s left"
-    assert str(Status(0, 30, 4, 4, None, None)) == "0/30 rounds, 4 of 4 arms alive, best -, ? left"
+    assert str(STATUS) == "7/30 rounds, 2 of 4 arms alive, best error 0.25, 1 min 15 s left"
+    assert str(Status(0, 30, 4, 4, None, None)) == "0/30 rounds, 4 of 4 arms alive, ? left"
+    told = replace(STATUS, arm=3, metric="personalized error", rate=True)
+    assert str(told) == "7/30 rounds, 2 of 4 arms alive, best personalized error 25.0 % (arm 3), 1 min 15 s left"
+
+
+@pytest.mark.parametrize(("changed", "rate"), [({}, True), ({"schedule": replace(toys.SCHEDULE, score="loss")}, False)])
+def test_a_status_says_which_metric_and_the_best_so_far(monkeypatch, changed, rate):
+    """Not the latest: the lowest of the scores that arms were compared by, and whose it is."""
+    monkeypatch.setattr(watch, "_MOMENT", 0.0)
+    told = []
+    study = toys.tune(progress=told.append, **changed)
+    assert {(status.metric, status.rate) for status in told} == {(f"personalized {study.schedule.score}", rate)}
+    compared = [status.best for status in told if status.used >= 20]
+    assert compared == sorted(compared, reverse=True)
+    rungs = [e.score[0] for e in (*study.journal.eliminated.values(), study.journal.won)]
+    assert told[-1].best <= min(rungs)
+    assert told[-1].arm in study.journal.arms
+
+
+def test_a_bar_in_a_notebook(monkeypatch):
+    """One place below the cell, which changes; not before there is something to show."""
+    shown = []
+
+    class Place:
+        def update(self, bar):
+            shown.append(bar)
+
+    def display(bar, display_id):
+        shown.append(bar)
+        return Place()
+
+    notebook = types.ModuleType("IPython")
+    notebook.get_ipython = lambda: types.SimpleNamespace(kernel=object())
+    notebook.display = types.ModuleType("IPython.display")
+    notebook.display.HTML, notebook.display.display = str, display
+    monkeypatch.setitem(sys.modules, "IPython", notebook)
+    monkeypatch.setitem(sys.modules, "IPython.display", notebook.display)
+    with showing(None, "tuning", io.StringIO()) as show:
+        assert shown == []
+        show(STATUS)
+        show(replace(STATUS, used=8))
+    bar = re.compile(r'<progress value="(\d+)" max="30"></progress> tuning: \d+/30 rounds, ')
+    assert [bar.match(html)[1] for html in shown] == ["7", "8"]
+    with showing(False, "tuning", io.StringIO()) as show:
+        show(STATUS)
+    assert len(shown) == 2
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,9 @@ def _on_studies(commands: Any) -> None:
     run.add_argument("--resume-winner", type=whole, metavar="ROUNDS", help="then train the winner on for ROUNDS rounds")
     run.add_argument("--retrain", type=whole, metavar="ROUNDS", help="then train its configuration from new weights")
     run.add_argument("--baseline", action="store_true", help="also train the untuned default, to compare with")
+    run.add_argument(
+        "--dry-run", action="store_true", help="only say what it will do and take: arms, rounds, bytes, time"
+    )
     run.add_argument("--json", action="store_true", help="print the result as JSON")
     run.add_argument("--quiet", action="store_true", help="no progress")
     run.set_defaults(command=studies.run)

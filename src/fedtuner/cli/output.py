@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -35,6 +37,9 @@ def tell(line: str) -> None:
     """Print a line for whoever watches, if it can be."""
     if sys.stderr is not None:  # print() would take None for standard output
         with suppress(OSError):
+            if sys.stderr.isatty():
+                width = shutil.get_terminal_size().columns
+                line = textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
             print(line, file=sys.stderr, flush=True)
 
 

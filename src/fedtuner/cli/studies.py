@@ -7,6 +7,7 @@ import re
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ from fedtuner.errors import SpecError
 def run(arguments: Namespace) -> None:
     """Run a study, or continue one."""
     from fedtuner.core.schedule import outline
+    from fedtuner.report.forecast import print_forecast
     from fedtuner.report.show import headline
     from fedtuner.run import spec
+    from fedtuner.run.result import load
+    from fedtuner.run.store import Folder
     from fedtuner.run.study import untuned
 
     name, table = spec.read(arguments.study)
@@ -38,6 +42,14 @@ def run(arguments: Namespace) -> None:
     study = parsed.study(store, arguments.workers)
     if not arguments.json and not arguments.quiet:
         tell(headline(study.describe(), outline(study.schedule).arms))
+    if arguments.dry_run:
+        found, done = study.forecast(), load(store).rounds_used if Folder(store).exists() else 0
+        with printing():
+            if arguments.json:
+                print(json.dumps({**asdict(found), "done": done}, indent=2))
+            else:
+                print_forecast(found, done)
+        return
     progress = not arguments.quiet
     study.run(progress)
     if arguments.extend is not None:
@@ -53,7 +65,7 @@ def run(arguments: Namespace) -> None:
         default.evaluate("test", rounds=min(study.schedule.longest, study.schedule.budget))
         for each in (study, default):  # to say whether tuning has paid, without a look at the test data
             each.evaluate("valid")
-    _print_study(store, arguments.json, kept=f"fedtuner show {store}")
+    _print_study(store, arguments.json, kept=f"fedtuner show {store}", arms=False)
 
 
 def show(arguments: Namespace) -> None:
@@ -146,7 +158,7 @@ def _names_modules(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[\w.]+:[\w.]+", value) is not None
 
 
-def _print_study(store: Path, as_json: bool, kept: str = "") -> None:
+def _print_study(store: Path, as_json: bool, kept: str = "", arms: bool = True) -> None:
     from fedtuner import report
     from fedtuner.report.show import print_summary, without_examples
 
@@ -157,4 +169,4 @@ def _print_study(store: Path, as_json: bool, kept: str = "") -> None:
             for line in without_examples(summary["evaluations"]):
                 tell(f"fedtuner: {line}")
         else:
-            print_summary(summary)
+            print_summary(summary, arms)

@@ -170,7 +170,7 @@ class Outline:
     reach: Mapping[int, int]  # by arm: the last round
     cost: int  # rounds used, if no arm ends early
     horizons: Mapping[int, int | None]  # by arm: ``Start.horizon``
-    children: bool  # whether arms start from other arms' states
+    children: frozenset[int]  # arms that start from other arms' states
 
     @property
     def arms(self) -> int:
@@ -199,7 +199,7 @@ def _outline(known: Hashable, path: tuple[Any, ...]) -> Outline:
     of_group: dict[int, dict[int, None]] = {}  # first arm of a group -> rounds at which it is compared
     first: dict[int, int] = {}
     horizons: dict[int, int | None] = {}
-    children = False
+    children = set[int]()
     while play.step is not None:
         step = play.step
         if step.start:
@@ -207,14 +207,14 @@ def _outline(known: Hashable, path: tuple[Any, ...]) -> Outline:
             first |= dict.fromkeys(step.start, min(step.start))
             begun |= {arm: start.parent[1] if start.parent else 0 for arm, start in step.start.items()}
             horizons |= {arm: start.horizon for arm, start in step.start.items()}
-            children |= any(start.parent for start in step.start.values())
+            children |= {arm for arm, start in step.start.items() if start.parent}
         for arm, until in step.until.items():
             reach[arm] = max(until, reach.get(arm, 0))
             of_group.setdefault(first.get(arm, arm), {})[until] = None
         play.tell(imagined(step.until, lambda arm, at: _draw(at, *path, arm), schedule.scoring.metric))
     rungs = {arm: tuple(sorted(of_group.get(first.get(arm, arm), ()))) for arm in reach}
     cost = sum(until - begun.get(arm, 0) for arm, until in reach.items())
-    return Outline(tuple(groups), rungs, reach, cost, horizons, children)
+    return Outline(tuple(groups), rungs, reach, cost, horizons, frozenset(children))
 
 
 def _draw(at: int, *path: Any) -> Score:

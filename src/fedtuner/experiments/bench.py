@@ -23,7 +23,7 @@ from fedtuner.errors import ClientError, FedtunerError, Interrupted, StoreError,
 from fedtuner.experiments import results
 from fedtuner.experiments.compare import compare
 from fedtuner.experiments.family import Family
-from fedtuner.experiments.plan import Group, calibrate, families, groups, speedup
+from fedtuner.experiments.plan import Group, calibrate, families, groups
 from fedtuner.experiments.suite import Suite
 from fedtuner.experiments.tabulate import as_json as as_plain
 from fedtuner.experiments.tabulate import show
@@ -31,11 +31,13 @@ from fedtuner.federations import Simulation
 from fedtuner.report import strict
 from fedtuner.run import spec
 from fedtuner.run.executors import cores
+from fedtuner.run.forecast import speedup
 from fedtuner.run.session import Session
 from fedtuner.run.store.files import disk_errors
 from fedtuner.run.store.lock import Lock
 from fedtuner.run.versions import commit
-from fedtuner.run.watch import duration, stoppable
+from fedtuner.run.watch import Show, showing, stoppable
+from fedtuner.run.words import duration
 from fedtuner.schedules import RandomSearch
 
 EVERY = 5.0  # seconds between two lines of progress
@@ -91,9 +93,9 @@ def _run(suite: Suite, out: Path, workers: int | None, only: str | None, progres
     todo, report = [group for group in known if group.asked], Report()
     results.update(out, suite)
     commit()  # of the code that runs: it may be another by the time that a study ends
-    board = _Board(todo, workers or cores(), progress)
     held: tuple[str, Simulation] | None = None  # one problem at a time
-    with stoppable() as stop:
+    with showing(progress is not None, "bench", progress, EVERY) as said, stoppable() as stop:
+        board = _Board(todo, workers or cores(), said if progress else None)
         for group in todo:
             try:
                 if held is None or held[0] != group.problem:
@@ -151,20 +153,21 @@ def _run_group(
 class _Board:
     """How far a suite is, and the time left: what each problem still has to do, at its own pace."""
 
-    def __init__(self, todo: Sequence[Group], workers: int, out: TextIO | None) -> None:
-        self._out, self._workers = out, workers
+    def __init__(self, todo: Sequence[Group], workers: int, show: Show | None) -> None:
+        self._show, self._workers = show, workers
         # Work is in rounds whose clients train once: where they try several candidates, a round is several of them.
-        self._left = {g.name: (g.problem, g.tries * g.expected()[0]) for g in todo} if out else {}
+        self._left = {g.name: (g.problem, g.tries * g.expected()[0]) for g in todo} if show else {}
         self._pace: dict[str, float] = {}  # seconds of each problem's round, as far as is known
         self._work: dict[str, tuple[float, float]] = {}  # seconds and rounds of families that have ended
         self._studies, self._done = sum(len(group.asked) for group in todo), 0
         self._now: Group | None = None
-        self._began = self._said = time.monotonic()
+        self._all = sum(rounds for _, rounds in self._left.values())
+        self._began = time.monotonic()
         self._rounds = 0
 
     def time(self, group: Group, problem: Simulation) -> None:
         """Take a problem's pace before its first family."""
-        if self._out:
+        if self._show:
             pace, _ = calibrate(group.first, problem, 1.0)
             self._pace[group.problem] = pace / group.tries / speedup(self._workers)
 
@@ -177,7 +180,7 @@ class _Board:
 
     def finished(self) -> None:
         self._done += 1
-        self._say(force=self._done == self._studies)
+        self._say()
 
     def end(self, group: Group) -> None:
         seconds, rounds = self._work.get(group.problem, (0.0, 0.0))
@@ -199,13 +202,25 @@ class _Board:
             total -= pace.get(problem, usual) * min(self._rounds, rounds)
         return total
 
-    def _say(self, force: bool = False) -> None:
-        if self._out is None or not (force or time.monotonic() - self._said > EVERY):
-            return
-        self._said = time.monotonic()
-        where = f", {self._now.problem} seed {self._now.first.seed}" if self._now else ""
-        line = f"bench: {self._done} of {self._studies} studies{where}, {duration(self._seconds_left())} left"
-        print(line, file=self._out, flush=True)
+    def _say(self) -> None:
+        if self._show is not None:
+            left = sum(rounds for _, rounds in self._left.values()) - self._rounds
+            ended = self._done == self._studies
+            where = f", {self._now.problem} seed {self._now.first.seed}" if self._now and not ended else ""
+            text = f"{self._done} of {self._studies} studies{where}, {duration(self._seconds_left())} left"
+            self._show(_Status(self._all if ended else max(0, min(self._all - left, self._all - 1)), self._all, text))
+
+
+@dataclass(frozen=True)
+class _Status:
+    """How far a suite is, for the bar of ``run``."""
+
+    used: int  # rounds, of those expected
+    planned: int
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
 
 
 def default_out(path: Path) -> Path:

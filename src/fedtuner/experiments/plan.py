@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import fmean
-from typing import cast
 
-from fedtuner.core.records import Plan
-from fedtuner.core.schedule import Outline, Play, outline
+from fedtuner.core.schedule import Outline, outline
 from fedtuner.core.setup import size_of
 from fedtuner.errors import FedtunerError, SpecError
 from fedtuner.experiments import results
@@ -20,15 +16,12 @@ from fedtuner.experiments.family import marks
 from fedtuner.experiments.suite import Entry, Suite
 from fedtuner.experiments.tables import text
 from fedtuner.federations import Simulation
-from fedtuner.rng import stream
-from fedtuner.run import spec
+from fedtuner.run import forecast, spec
 from fedtuner.run.executors import cores
-from fedtuner.run.session import Session
-from fedtuner.run.watch import duration
+from fedtuner.run.forecast import speedup
+from fedtuner.run.words import duration
 
 _TRIAL = 3.0  # seconds that a trial of a problem's rounds takes
-_LEAST = 5  # a trial has at least so many parts, even if they take longer than it should
-_GAIN = 0.85  # of a worker beside another, against one alone (docs/speed.md)
 
 
 @dataclass(frozen=True)
@@ -123,40 +116,10 @@ def estimate(suite: Suite, out: Path, workers: int | None = None, only: str | No
         yield Estimate(name, studies, asked, rounds, evaluations, pace, pace * amount, work * amount)
 
 
-def speedup(workers: int) -> float:
-    """Return how much faster so many workers are than one."""
-    return 1.0 if workers == 1 else _GAIN * min(workers, cores())
-
-
 def calibrate(entry: Entry, problem: Simulation, seconds: float = _TRIAL) -> tuple[float, float]:
-    """Return the seconds that a round takes on one worker, and the processor's seconds.
-
-    Clients of the first arms' first rounds work until the time is up: whole rounds where the engine does them at once,
-    else one by one; in a random order, so that several arms' configurations (batch sizes above all) are among them.
-    What they took is scaled by examples times epochs, theirs against those of an arm's round.
-    """
+    """Return the seconds that a round of a study takes on one worker, and the processor's seconds."""
     study = entry.spec.study(None, 1, problem)
-    problem, step = cast(Simulation, study.problem), Play(study.schedule).step
-    with Session(study.setup, problem, study.where) as session:
-        session.start(step.start if step else {})
-        arms = session.journal.arms.values()
-        plans = [session.round.plan(arm, session.latest(arm.id), problem.present()) for arm in arms]
-    engine = problem.model.engine(study.setup.engine)
-    parts = [replace(plan, jobs=(job,)) for plan in plans for job in plan.jobs] if engine.divisible else plans
-    took: list[tuple[float, float, float]] = []  # by part: seconds, the processor's, and examples times epochs
-    for place in stream(0, "calibrate").permutation(len(parts)):
-        began, before = time.perf_counter(), time.process_time()
-        engine.work_all(session.round, parts[place])
-        took.append((time.perf_counter() - began, time.process_time() - before, _amount(problem, parts[place])))
-        if sum(t for t, _, _ in took) > seconds and len(took) >= _LEAST:
-            break
-    wall, processor, amount = (sum(column) for column in zip(*(took[1:] or took), strict=True))  # the first prepares
-    a_round = fmean(_amount(problem, plan) for plan in plans)
-    return wall / amount * a_round, processor / amount * a_round
-
-
-def _amount(problem: Simulation, plan: Plan) -> float:
-    return sum(max(1, problem.size(job.client, "train")) * float(job.config.get("epochs", 1)) for job in plan.jobs)
+    return forecast.calibrate(study.setup, study.problem, seconds)
 
 
 def _evaluations(entry: Entry, known: Outline) -> int:

@@ -77,7 +77,7 @@ class Entry:
         """
         known, *others = (outline(self.spec.schedule, "draw", n) for n in range(5))
         differ = any(other.rungs != known.rungs for other in others)
-        return self.spec.sampler.learns or known.children or differ
+        return self.spec.sampler.learns or bool(known.children) or differ
 
     @property
     def family(self) -> str:

@@ -16,7 +16,8 @@ def console() -> Console:
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # the command line deals with it; rich would exit with code 1
 
-    made = Plain(highlight=False, soft_wrap=True)
+    made = Plain(highlight=False)
     if not made.is_terminal:
-        made.width = 140  # a file or a pipe has no width of its own; 80 would break configurations
+        # A file or a pipe has no width of its own, and 80 would break configurations.
+        made.width, made.soft_wrap = 300, True
     return made

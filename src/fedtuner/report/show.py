@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fedtuner.core.schedule import outline, unused
@@ -11,6 +11,7 @@ from fedtuner.errors import counted
 from fedtuner.report.console import console
 from fedtuner.report.summary import is_fedex
 from fedtuner.run import spec
+from fedtuner.run.words import rates, with_interval
 from fedtuner.schedules import KINDS
 
 if TYPE_CHECKING:
@@ -60,8 +61,8 @@ def _name(table: Any) -> str:
     return str(kind).rpartition(":")[2].replace("_", " ")
 
 
-def print_summary(summary: Mapping[str, Any]) -> None:
-    """Print a study."""
+def print_summary(summary: Mapping[str, Any], arms: bool = True) -> None:
+    """Print a study, with a table of its arms if it is not finished, or if they are asked for."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -70,10 +71,14 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     if result is None:
         out.print(escape(headline(described)))
         out.print(f"Not finished: {summary['rounds_used']} of {summary['budget']} rounds used.")
-        _print_arms(out, summary["arms"])
+        _print_arms(out, summary)
         _print_unusable(out, summary["unusable"])
         out.print(f"To continue, run the command that made it, with --store {store}")
         return
+    if arms:
+        out.print(escape(headline(described, _arms(described["schedule"]))))
+        _print_arms(out, summary)
+        out.print()
     ended = "".join(
         f"; {len(result[why])} of {len(summary['arms'])} arms {why}" for why in ("diverged", "stalled") if result[why]
     )
@@ -86,20 +91,23 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         why = "diverged or stalled" if result["stalled"] else "diverged"
         out.print(f"[red]Every arm {why}: narrow the space (lower learning rates), or raise the budget.[/red]")
     table = Table("", "configuration found", box=None, pad_edge=False, header_style="dim")
-    table.add_row("server", escape(_config(result["server"], described["server"])))
+    table.add_row(
+        "server",
+        escape((_config(result["server"], described["server"]) or "nothing was tuned") + _steps(result, described)),
+    )
     confidence = max(result["theta"])
     sure = (
         f"  [dim](theta {confidence:.2f} of {len(result['theta'])} candidates)[/dim]"
         if len(result["theta"]) > 1
         else ""
     )
-    table.add_row("client", escape(_config(result["client"], described["client"])) + sure)
+    table.add_row("client", escape(_config(result["client"], described["client"]) or "nothing was tuned") + sure)
     out.print(table)
     if not result["fine_tune"]:
         out.print("Fine-tuning does not pay: in its last rounds clients' errors rose by it. Use the global model.")
     if summary["evaluations"]:
         out.print()
-        _print_evaluations(out, summary["evaluations"], summary["budget"], described["schedule"]["longest"])
+        _print_evaluations(out, summary)
         _print_verdict(out, summary["evaluations"], described["target"], summary["budget"])
     _print_unusable(out, summary["unusable"])
     out.print(f"\nKept in {store}: fedtuner show {store}, fedtuner export {store}")
@@ -122,15 +130,18 @@ def _print_verdict(out: Console, evaluations: Mapping[str, Any], side: str, budg
         )
 
 
-def _print_evaluations(out: Console, evaluations: Mapping[str, Any], budget: int, longest: int) -> None:
+def _print_evaluations(out: Console, summary: Mapping[str, Any]) -> None:
     from rich.table import Table
 
-    table = Table("error over all clients", "global", "personalized", box=None, pad_edge=False, header_style="dim")
+    evaluations, budget, longest = summary["evaluations"], summary["budget"], summary["spec"]["schedule"]["longest"]
+    table = Table(
+        "error over all clients (95 %)", "global", "personalized", box=None, pad_edge=False, header_style="dim"
+    )
     errors = [
         float(e[side]) for kept in evaluations.values() for k, e in kept.items() if k.endswith(" error")
         for side in ("global", "personalized")
     ]  # fmt: skip
-    rates = all(e <= 1 for e in errors if math.isfinite(e))  # a regression's errors are in units of their own
+    rate = rates(errors)
     untuned = "untuned (the method's default, {})"
     notes = {
         **{name: f"retrained from new weights, {name.rpartition('-')[2]} rounds" for name in evaluations},
@@ -144,7 +155,14 @@ def _print_evaluations(out: Console, evaluations: Mapping[str, Any], budget: int
             if metric == "error":
                 how = f"{notes[name]}, {split}" + (", sampled configurations" if config == "sample" else "")
                 how += f" (missing clients: {value['missing']})" if "missing" in value else ""
-                table.add_row(how, *(_error(float(value[side]), rates) for side in ("global", "personalized")))
+                spread = summary["spreads"][name][f"{split} {config}"]
+                table.add_row(
+                    how,
+                    *(
+                        with_interval(float(value[side]), float(spread[side]), rate)
+                        for side in ("global", "personalized")
+                    ),
+                )
     out.print(table)
     for line in without_examples(evaluations):
         out.print(line)
@@ -162,24 +180,37 @@ def without_examples(evaluations: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _error(value: float, rate: bool) -> str:
-    if not math.isfinite(value):
-        return "none" if math.isnan(value) else "infinite"
-    return f"{100 * value:.1f} %" if rate else f"{value:.4g}"
-
-
-def _print_arms(out: Console, arms: Iterable[Mapping[str, Any]]) -> None:
+def _print_arms(out: Console, summary: Mapping[str, Any]) -> None:
+    """Print a line for each arm: what became of it, its score at the end, and what was tuned of its configuration."""
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table("arm", "rounds", "error", "loss", "", box=None, pad_edge=False, header_style="dim")
-    for arm in arms:
-        numbers = ("-" if arm[name] is None else f"{arm[name]:.3f}" for name in ("error", "loss"))
-        table.add_row(str(arm["arm"]), str(arm["rounds"]), *numbers, arm["ended"])
+    described, schedule = summary["spec"], summary["spec"]["schedule"]
+    rate = schedule["score"] == "error" and rates(float(arm["score"]) for arm in summary["arms"])
+    name = f"{described['target']} {schedule['score']} (95 %)"
+    table = Table("arm", "rounds", "", name, "configuration", box=None, pad_edge=False, header_style="dim")
+    for arm in summary["arms"]:
+        status = f"out at {arm['eliminated']}" if arm["eliminated"] is not None else arm["status"]
+        status = f"{arm['ended']}, {status}" if arm["ended"] and arm["ended"] != status else status
+        parent = "" if arm["parent"] is None else f", from arm {arm['parent']} at {arm['parent_round']}"
+        sides = [_config(arm[side], described[side], side == "server") for side in ("client", "server")]
+        score = with_interval(float(arm["score"]), float(arm["spread"]), rate)
+        config = "  ".join(filter(None, sides)) or "the default"
+        table.add_row(str(arm["arm"]), str(arm["rounds"]), status + parent, score, escape(config))
     out.print(table)
 
 
-def _config(config: Mapping[str, Any], tuned: Mapping[str, Any]) -> str:
+def _steps(result: Mapping[str, Any], described: Mapping[str, Any]) -> str:
+    """Return how the server steps, as far as it was not tuned: its optimiser, and the cooling."""
+    fixed = {name: value for name, value in result["server"].items() if name not in described["server"]}
+    how = [f"optimiser {fixed['optimiser']}"] if fixed.get("optimiser", "sgd") != "sgd" else []
+    if described.get("cooling"):
+        how.append(f"cooled over the last {100 * described['cooling']:.0f} % of its rounds")
+    return f"  ({', '.join(how)})" if how else ""
+
+
+def _config(config: Mapping[str, Any], tuned: Mapping[str, Any], server: bool = False) -> str:
     """Return what was tuned; the rest is as it was given, or the method's default."""
-    shown = {k: v for k, v in config.items() if k in tuned}
-    text = "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in shown.items())
-    return text or "nothing was tuned"
+    values = {k: v for k, v in config.items() if k in tuned}
+    side = "server." if server else ""
+    return "  ".join(f"{side}{k} {v:.4g}" if isinstance(v, float) else f"{side}{k} {v}" for k, v in values.items())

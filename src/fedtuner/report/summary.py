@@ -9,8 +9,10 @@ from typing import Any
 
 from fedtuner.core.schedule import METRICS
 from fedtuner.core.store import Evaluation
+from fedtuner.core.tally import spread
 from fedtuner.run import journal
 from fedtuner.run.journal import Journal
+from fedtuner.run.result import arm_rows
 from fedtuner.run.store import Folder
 
 
@@ -26,10 +28,14 @@ def summary(path: Path) -> dict[str, Any]:
         "budget": study.budget,
         "local_work": study.trainings,
         "examples_processed": study.processed,
-        "arms": [_arm(study, arm) for arm in sorted(study.arms) if study.records(arm)],
+        "arms": [_arm(study, row) for row in arm_rows(study)],
         "unusable": study.unusable,
         "result": None if study.won is None else result(study),
         "evaluations": evaluations(study, default, again),
+        "spreads": {
+            name: {how: {"global": e.spread_before, "personalized": e.spread_after} for how, e in kept.items()}
+            for name, kept in _all_evaluated(study, default, again).items()
+        },
     }
 
 
@@ -37,11 +43,20 @@ def evaluations(
     study: Journal, default: Journal | None, again: Mapping[str, Journal] | None = None
 ) -> dict[str, dict[str, dict[str, float | int]]]:
     """Return what was evaluated of a study's winner, of the untuned default, and of the winner trained again."""
-    found = {"tuned": _evaluations(study)}
+    return {
+        name: {f"{how} {metric}": _means(e, metric) for how, e in kept.items() for metric in METRICS}
+        for name, kept in _all_evaluated(study, default, again or {}).items()
+    }
+
+
+def _all_evaluated(
+    study: Journal, default: Journal | None, again: Mapping[str, Journal]
+) -> dict[str, dict[str, Evaluation]]:
+    found = {"tuned": _evaluated(study)}
     if default is not None:
-        found["untuned"] = _evaluations(default)
-        found["untuned_as_long"] = _evaluations(default, study.setup["schedule"]["longest"])
-    found |= {name: _evaluations(one) for name, one in (again or {}).items()}
+        found["untuned"] = _evaluated(default)
+        found["untuned_as_long"] = _evaluated(default, study.setup["schedule"]["longest"])
+    found |= {name: _evaluated(one) for name, one in again.items()}
     return {name: kept for name, kept in found.items() if kept}
 
 
@@ -65,18 +80,22 @@ def is_fedex(tuner: Any) -> bool:
     return isinstance(tuner, Mapping) and tuner.get("kind") == "fedex"
 
 
-def _arm(study: Journal, arm: int) -> dict[str, Any]:
-    own, last = study.own_records[arm], study.records(arm)[-1]
+def _arm(study: Journal, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of ``arm_rows`` with its configuration by side, and what went wrong in its rounds."""
+    arm, own = row["arm"], study.own_records[row["arm"]]
+    records = study.records(arm)
+    metric = f"{study.setup['schedule']['score']}_{'before' if study.setup['target'] == 'global' else 'after'}"
     return {
-        "arm": arm,
-        "rounds": study.round_of(arm),
-        "diverged": last.diverged,
-        "ended": study.ended.get(arm, ""),
-        "error": last.error,
-        "loss": last.loss,
+        **{name: value for name, value in row.items() if "." not in name and name not in ("theta", "confidence")},
+        "diverged": records[-1].diverged,
+        "spread": spread(records[-1].rows, metric),
         "broken": sum(r.broken for r in own),
         "dropped": sum(r.dropped for r in own),
-        "entropy": last.entropy,
+        "entropy": records[-1].entropy,
+        **{
+            side: {name.partition(".")[2]: v for name, v in row.items() if name.startswith(f"{side}.")}
+            for side in ("client", "server")
+        },
     }
 
 
@@ -100,17 +119,12 @@ def result(study: Journal) -> dict[str, Any]:
     }
 
 
-def _evaluations(study: Journal, rounds: int | None = None) -> dict[str, dict[str, float | int]]:
-    """Return what was evaluated of the winner, or of it after fewer rounds, by names such as ``test mode error``."""
-    at = None if study.won is None else study.won.round
-    if rounds == at or study.won is None:
+def _evaluated(study: Journal, rounds: int | None = None) -> dict[str, Evaluation]:
+    """Return what was evaluated of the winner, or of it after fewer rounds, by names such as ``test mode``."""
+    if study.won is None or rounds == study.won.round:
         return {}
-    return {
-        f"{split} {config} {metric}": _means(found, metric)
-        for ((_, round), split, config), found in study.evaluated.items()
-        for metric in METRICS
-        if round == (at if rounds is None else rounds)
-    }
+    key = (study.won.arm, study.won.round if rounds is None else rounds)
+    return {f"{split} {config}": found for (at, split, config), found in study.evaluated.items() if at == key}
 
 
 def _means(found: Evaluation, metric: str) -> dict[str, float | int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from fedtuner.errors import SpecError, StoreError, counted
 from fedtuner.run.journal import Journal, read
 from fedtuner.run.store import Folder
 from fedtuner.run.store.files import replace_file
+from fedtuner.run.words import rates, with_interval
 
 if TYPE_CHECKING:
     from fedtuner.run.result import Best, Results
@@ -51,7 +51,6 @@ if __name__ == "__main__":
     for name, array in arrays().items():
         print(name, array.shape)
 '''
-Z = 1.96  # standard errors on each side of a mean: an interval of 95 %
 
 
 def write(study: Results, to: Path, force: bool) -> list[Path]:
@@ -168,29 +167,3 @@ def _errors(journal: Journal, path: Path | None) -> list[str]:
 
 def _with_interval(result: Evaluation, when: str, rate: bool) -> str:
     return with_interval(getattr(result, f"error_{when}"), getattr(result, f"spread_{when}"), rate)
-
-
-def with_interval(error: float, spread: float, rate: bool) -> str:
-    """Return an error with its interval of 95 %, where it is known.
-
-    >>> with_interval(0.03, 0.01, True), with_interval(2.5, math.nan, False)
-    ('3.0 % (1.0 to 5.0)', '2.5')
-    """
-    if not math.isfinite(error):
-        return "none" if math.isnan(error) else "infinite"
-    if not math.isfinite(spread):
-        return shown(error, rate)
-    low, high = error - Z * spread, error + Z * spread
-    if rate:
-        return f"{shown(error, rate)} ({100 * max(0.0, low):.1f} to {100 * min(1.0, high):.1f})"
-    return f"{shown(error, rate)} ({low:.4g} to {high:.4g})"
-
-
-def shown(error: float, rate: bool) -> str:
-    """Return an error for people: in percent where errors are rates."""
-    return f"{100 * error:.1f} %" if rate else f"{error:.4g}"
-
-
-def rates(errors: list[float]) -> bool:
-    """Return whether errors can be rates; a regression's are in units of their own."""
-    return all(e <= 1 for e in errors if math.isfinite(e))

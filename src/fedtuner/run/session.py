@@ -6,6 +6,7 @@ its schedule again from the start, with states and records from the store where 
 
 from __future__ import annotations
 
+import math
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -321,6 +322,14 @@ class Session:
             self._scores.setdefault(arm, {})[t] = scores[arm]
         ended = {arm: self.journal.ended[arm] for arm in until if arm in self.journal.ended}
         return Evidence(scores, records, ended)
+
+    def best(self) -> tuple[float, int] | None:
+        """Return the lowest score so far at which arms were compared, and whose it is; before that, of any arm."""
+        compared = [(score, arm) for arm, rounds in self._scores.items() for score, _ in rounds.values()]
+        scoring, target, journal = self.setup.schedule.scoring, self.setup.target, self.journal
+        ready = [arm for arm in self.alive if not compared or journal.round_of(arm) >= self.until.get(arm, math.inf)]
+        compared += [(scoring.score(journal.records(arm), target)[0], arm) for arm in ready if journal.records(arm)]
+        return min((found for found in compared if math.isfinite(found[0])), default=None)
 
     def _eliminate(self, arms: Iterable[int]) -> list[int]:
         """Write to the journal that arms are eliminated; return those that were not so before."""

@@ -23,6 +23,7 @@ from fedtuner.core.tuner import Tuner
 from fedtuner.errors import SpecError, brief, suggest
 from fedtuner.run.asktell import AskTell
 from fedtuner.run.auto import auto
+from fedtuner.run.forecast import Forecast, forecast
 from fedtuner.run.journal import Journal
 from fedtuner.run.result import Results
 from fedtuner.run.session import Session, Watch, Where, load_state, play
@@ -149,6 +150,10 @@ class Study(Results):
     def describe(self) -> dict[str, Any]:
         """Return setup and problem, by the names of a study.toml."""
         return {**tables.plain(self.setup.describe()), "problem": tables.plain(self.problem.describe())}
+
+    def forecast(self, seconds: float = 1.0) -> Forecast:
+        """Return what the study will do and take, before it runs; the time is from a trial of so many seconds."""
+        return forecast(self.setup, self.problem, self.where, seconds)
 
     # After the study
 

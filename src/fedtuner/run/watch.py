@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 import signal
 import sys
@@ -16,6 +17,7 @@ from typing import Any, TextIO
 from fedtuner.core.schedule import outline
 from fedtuner.errors import Interrupted, SpecError, brief
 from fedtuner.run.session import Session
+from fedtuner.run.words import duration, shown
 
 _MOMENT = 0.05  # seconds between statuses, as computing one reads the scores of all arms
 
@@ -28,18 +30,20 @@ class Status:
     planned: int
     alive: int  # arms not yet eliminated, of those that start
     arms: int
-    best: float | None  # the lowest current score of an arm that is alive
+    best: float | None  # the lowest score so far at which arms were compared
     left: float | None  # seconds, from the pace so far
+    arm: int | None = None  # whose score that is
+    metric: str = "error"  # what it is: the study's target and the schedule's metric
+    rate: bool = False  # whether it is shown in percent
 
     def __str__(self) -> str:
-        best = "-" if self.best is None else f"{self.best:.3f}"
-        return (
-            f"{self.used}/{self.planned} rounds, {self.alive} of {self.arms} arms alive, best {best}, "
-            f"{duration(self.left)} left"
-        )
+        whose = "" if self.arm is None else f" (arm {self.arm})"
+        best = "" if self.best is None else f", best {self.metric} {shown(self.best, self.rate)}{whose}"
+        rounds = f"{self.used}/{self.planned} rounds, {self.alive} of {self.arms} arms alive"
+        return f"{rounds}{best}, {duration(self.left)} left"
 
 
-Show = Callable[[Status], None]
+Show = Callable[[Any], None]  # of a Status
 
 
 class Meter:
@@ -49,7 +53,6 @@ class Meter:
         self._session, self._show, self._outline = session, show, outline(session.setup.schedule)
         self._began, self._before = time.monotonic(), session.journal.rounds_used
         self._shown, self._at = (-1, -1), -math.inf  # rounds used and planned when last shown, and when that was
-        self._scores: dict[int, tuple[int, float]] = {}  # by arm: after which round, and what
 
     def tell(self) -> None:
         """Show the status, at most once per ``_MOMENT`` and at the end."""
@@ -60,57 +63,43 @@ class Meter:
 
     def status(self) -> Status:
         """Return how far the session is."""
-        journal, setup, alive = self._session.journal, self._session.setup, self._session.alive
-        scoring = setup.schedule.scoring
-        for arm in alive:
-            round = journal.round_of(arm)
-            if journal.own_records[arm] and self._scores.get(arm, (-1, 0.0))[0] != round:
-                self._scores[arm] = (round, scoring.score(journal.records(arm), setup.target)[0])
-        scores = [self._scores[arm][1] for arm in alive if arm in self._scores]
+        session, journal, scoring = self._session, self._session.journal, self._session.setup.schedule.scoring
         used, planned, seconds = journal.rounds_used, self._planned(), time.monotonic() - self._began
         done = used - self._before
         left = seconds / done * (planned - used) if done else None
-        return Status(used, planned, len(alive), self._outline.arms, min(scores, default=None), left)
+        best, arm = session.best() or (None, None)
+        rate = scoring.metric == "error" and session.federation.model.metric.worst == 1
+        metric = f"{session.setup.target} {scoring.metric}"
+        return Status(used, planned, len(session.alive), self._outline.arms, best, left, arm, metric, rate)
 
     def _planned(self) -> int:
         # Rounds that an arm which has ended leaves may be given to another.
         return max(self._outline.cost - sum(self._session.short.values()), self._session.journal.rounds_used)
 
 
-def duration(seconds: float | None) -> str:
-    """Return a time in words.
-
-    >>> duration(75), duration(7300), duration(None)
-    ('1 min 15 s', '2 h 1 min', '?')
-    """
-    if seconds is None:
-        return "?"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
 @contextmanager
-def showing(mode: bool | Show | None, label: str = "tuning", out: TextIO | None = None) -> Iterator[Show]:
+def showing(
+    mode: bool | Show | None, label: str = "tuning", out: TextIO | None = None, every: float = 5.0
+) -> Iterator[Show]:
     """Yield the function that shows statuses: the caller's own, none, a bar, or lines.
 
-    None shows a bar on a terminal and nothing elsewhere; True shows a bar on a terminal and lines elsewhere.
+    None shows a bar on a terminal and in a notebook, and nothing elsewhere; True shows lines there, ``every`` so many
+    seconds.
     """
     out = out or sys.stderr  # None where it was closed from the start
     if mode is not None and not callable(mode) and not isinstance(mode, bool):
         raise SpecError(f"progress = {brief(mode)}, but must be true, false or a function of a Status")
     if callable(mode):
         yield mode
+    elif mode is not False and in_notebook():
+        yield _notebook_bar(label)
     elif mode is False or out is None or (mode is None and not out.isatty()):
         yield lambda status: None
     elif out.isatty():
         with _bar(label, out) as show:
             yield show
     else:
-        yield _lines(label, out)
+        yield _lines(label, out, every)
 
 
 @contextmanager
@@ -118,31 +107,48 @@ def _bar(label: str, out: TextIO) -> Iterator[Show]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
-    columns = (
-        TextColumn(f"[bold]{label}"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[detail]}"),
-    )
-    bar = Progress(*columns, console=Console(file=out), transient=True)
-    task: Any = bar.add_task("", total=None, detail="")  # no total yet: the bar pulses
+    columns = (TextColumn(f"[bold]{label}"), BarColumn(bar_width=24), TextColumn("{task.fields[detail]}"))
+    # Without a thread of its own: there should be none when workers fork.
+    bar = Progress(*columns, console=Console(file=out), transient=True, auto_refresh=False)
+    task: Any = bar.add_task("", total=None, detail="")
     try:
 
-        def show(status: Status) -> None:
-            bar.start()  # not before there is something to show: its thread should not be there when workers fork
-            best = "" if status.best is None else f" · best {status.best:.3f}"
-            rounds = f"{status.used}/{status.planned} rounds"
-            detail = f"{rounds} · {status.alive} of {status.arms} arms alive{best} · {duration(status.left)} left"
-            bar.update(task, total=status.planned, completed=status.used, detail=detail)
+        def show(status: Any) -> None:
+            bar.start()  # not before there is something to show
+            bar.update(task, total=status.planned, completed=status.used, detail=str(status), refresh=True)
 
         yield show
     finally:
         bar.stop()
 
 
-def _lines(label: str, out: TextIO, every: float = 5.0) -> Show:
+def in_notebook() -> bool:
+    """Return whether this is a Jupyter notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return getattr(shell, "kernel", None) is not None
+
+
+def _notebook_bar(label: str) -> Show:
+    """Return the function that shows statuses below a notebook's cell."""
+    from IPython.display import HTML, display
+
+    place: list[Any] = []  # not before there is something to show
+
+    def show(status: Any) -> None:
+        text = f"{html.escape(label)}: {html.escape(str(status))}"
+        bar = HTML(f'<progress value="{status.used}" max="{max(1, status.planned)}"></progress> {text}')
+        if place:
+            place[0].update(bar)
+        else:
+            place.append(display(bar, display_id=True))
+
+    return show
+
+
+def _lines(label: str, out: TextIO, every: float) -> Show:
     said, finished = float("-inf"), False
 
-    def show(status: Status) -> None:
+    def show(status: Any) -> None:
         nonlocal said, finished
         if time.monotonic() - said >= every or (status.used == status.planned and not finished):
             said, finished = time.monotonic(), status.used == status.planned
