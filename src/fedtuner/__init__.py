@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedtuner import data, flower, methods, pytorch, samplers, schedules, space
-    from fedtuner.core.model import Metrics
+    from fedtuner import data, flower, methods, metrics, pytorch, samplers, schedules, space
+    from fedtuner.core.metric import Metric, Metrics
     from fedtuner.errors import FedtunerError, Interrupted
     from fedtuner.federations import Client, Outside, Simulation
     from fedtuner.run.auto import auto
@@ -27,20 +27,20 @@ __all__ = [
     # spaces
     "Space", "Float", "Int", "PowerOfTwo", "Choice", "OneMinus",
     # problems
-    "Client", "Simulation", "Outside", "Metrics",
+    "Client", "Simulation", "Outside", "Metric", "Metrics",
     # tuning
     "tune", "prepare", "untuned", "load", "auto", "paper", "Study", "FedEx", "halving", "random_search", "hyperband",
     # errors
     "FedtunerError", "Interrupted",
     # modules
-    "data", "fedex", "flower", "methods", "pytorch", "samplers", "schedules", "space",
+    "data", "fedex", "flower", "methods", "metrics", "pytorch", "samplers", "schedules", "space",
 ]  # fmt: skip
 
 
 _FROM = {
     "space": ("Space", "Float", "Int", "PowerOfTwo", "Choice", "OneMinus"),
     "federations": ("Client", "Simulation", "Outside"),
-    "core.model": ("Metrics",),
+    "core.metric": ("Metric", "Metrics"),
     "run.auto": ("auto",),
     "run.paper": ("paper",),
     "run.result": ("load",),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,18 @@ def client_id(value: Any) -> str | int:
     if not is_whole(value) and not isinstance(value, str):
         raise SpecError(f"a client has the id {brief(value)}, but an id must be a string or a whole number")
     return python(value)  # type: ignore[no-any-return]
+
+
+def groups(given: Any, ids: Collection[str | int]) -> dict[str | int, str]:
+    """Return the groups of clients by their ids; refuse what is no table of names, and ids that no client has."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) and name.strip() for name in given.values()):
+        raise SpecError(f"groups = {brief(given)}, but must be names of groups by client ids: {{'a': 'rural'}}")
+    for id in given:
+        if id not in ids:
+            raise SpecError(f"groups has {brief(id)}, but no client has that id")
+    return dict(given)
 
 
 def settle(record: object, **values: Any) -> None:

@@ -730,17 +730,18 @@ def test_a_problem_beside_the_study(here):
 
 
 @pytest.mark.parametrize(
-    ("found", "shown"),
+    ("metric", "found", "shown"),
     [
-        ({"global": 0.25, "personalized": 1.0}, ["25.0 %", "100.0 %"]),
-        ({"global": 45.98, "personalized": "inf"}, ["45.98", "infinite"]),  # a regression's mean squares
-        ({"global": 0.5, "personalized": "nan"}, ["50.0 %", "none"]),
+        (ft.Metric(), {"global": 0.25, "personalized": 1.0}, ["25.0 %", "100.0 %"]),
+        (ft.Metric("mse"), {"global": 0.03, "personalized": "inf"}, ["0.03", "infinite"]),
+        (ft.Metric(), {"global": 0.5, "personalized": "nan"}, ["50.0 %", "none"]),
+        (ft.metrics.f1(), {"global": 0.25, "personalized": 0.1}, ["75.0 %", "90.0 %"]),
     ],
 )
-def test_errors_are_shown_as_rates_only_where_they_are(capsys, found, shown):
+def test_errors_are_shown_as_rates_only_where_they_are(capsys, metric, found, shown):
     spreads = {"tuned": {"test mode": {"global": math.nan, "personalized": math.nan}}}
-    told = {"evaluations": {"tuned": {"test mode error": found}}, "spreads": spreads, "budget": 5}
-    show._print_evaluations(show.console(), {**told, "spec": {"schedule": {"longest": 5}}})
+    told = {"evaluations": {"tuned": {"test mode error": found}}, "spreads": spreads, "across": {}, "budget": 5}
+    show._print_evaluations(show.console(), {**told, "spec": {"schedule": {"longest": 5}}}, metric)
     last = capsys.readouterr().out.splitlines()[-1]
     assert all(word in last for word in shown)
     assert ("%" in last) is any("%" in word for word in shown)

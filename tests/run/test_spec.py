@@ -203,7 +203,7 @@ BAD = {
     "problm = 'digits'": "no setting 'problm'; did you mean 'problem'?",
     "shedule.budget = 3": "no setting 'shedule'; did you mean 'schedule'?",
     "cohrot = 3": "no setting 'cohrot'; did you mean 'cohort'?",
-    "workers = 3": "no setting 'workers'; known: auto, budget, client, cohort, cohorts, ",
+    "workers = 3": "no setting 'workers'; known: across, auto, budget, client, cohort, cohorts, ",
     "schedule.bugdet = 3": "no setting schedule.bugdet in halving; did you mean 'budget'?",
     "schedule.knid = 'halving'": "no setting schedule.knid in halving; did you mean 'kind'?",
     "schedule = {kind = 'random_search', etaa = 3}": "no setting schedule.etaa in random_search",

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from fedtuner.core.executor import OpenExecutor
+from fedtuner.core.metric import Metric
 from fedtuner.core.model import Model
 from fedtuner.core.store import Note
 from fedtuner.tables import Table
@@ -49,6 +50,10 @@ class Federation(Protocol):
     def executor(self) -> OpenExecutor | None:
         """What computes its rounds; None: any process that holds the federation can do its clients' work."""
 
+    @property
+    def groups(self) -> Mapping[str | int, str]:
+        """The groups that clients belong to, by id: whether they fare alike is evaluated, and can be tuned for."""
+
     def present(self) -> Sequence[int]:
         """Return the clients who can take part in a round now, in a fixed order, as cohorts are drawn from it."""
 
@@ -84,6 +89,12 @@ class Federation(Protocol):
         """Return the faults since the last call, for the log."""
 
 
+def described(federation: Federation) -> Table:
+    """Return what a federation is: as it describes itself, with its metric unless that is the plain error rate."""
+    metric = federation.model.metric.table()
+    return {**federation.describe(), **({} if metric == Metric().table() else {"metric": metric})}
+
+
 class FederationDefaults:
     """Defaults for federations: a base class."""
 
@@ -91,6 +102,7 @@ class FederationDefaults:
     screens: tuple[Screen, ...] = ()
     save_every_round = False
     executor: OpenExecutor | None = None
+    groups: Mapping[str | int, str] = MappingProxyType({})
     code: Mapping[str, str] = MappingProxyType({})
 
     def met(self) -> Sequence[str | int]:

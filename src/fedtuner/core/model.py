@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 
 from fedtuner.checks import is_number
 from fedtuner.core.engine import Engine, sequential
+from fedtuner.core.metric import NOTHING as NOTHING
+from fedtuner.core.metric import Metric as Metric
+from fedtuner.core.metric import Metrics as Metrics
 from fedtuner.errors import SpecError
 from fedtuner.space import Config, Domain, Value
 
@@ -25,31 +28,6 @@ Vectors = Mapping[str, Vector]
 Rows = NDArray[np.int64]
 LARGE = 1 << 16  # entries; above this, copies are avoided
 CHECKED = 16  # steps of local training between two checks that w is finite
-
-
-@dataclass(frozen=True)
-class Metrics:
-    """Mean loss and error over ``count`` examples; NaN where there are none."""
-
-    loss: float
-    error: float
-    count: int
-
-    @property
-    def finite(self) -> bool:
-        """Whether the loss is finite."""
-        return math.isfinite(self.loss)
-
-
-NOTHING = Metrics(math.nan, math.nan, 0)
-
-
-@dataclass(frozen=True)
-class Metric:
-    """The error measure: its name, and the error of a model that is not finite."""
-
-    name: str = "error"
-    worst: float = 1.0  # 1 where errors are rates, else infinity
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ Record  what the journal keeps of a round          Key     (arm, round): the nam
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -232,6 +233,7 @@ class Tally:
     after: Metrics = NOTHING
     seen: tuple[Seen, ...] = ()  # one per client in plan order; one per label where the server sees only sums
     memory: Mapping[int, Vectors] = field(default_factory=dict)
+    breakdown: Mapping[str, tuple[Metrics, Metrics]] = field(default_factory=dict)  # before and after: core/across.py
     rows: tuple[Row, ...] = ()  # one per client; empty where the server sees only sums
     usable: Mapping[int, bool] = field(default_factory=dict)  # by client: whether a device's reply could be used
 
@@ -270,3 +272,8 @@ class Record:
     diverged: bool
     rows: tuple[Row, ...] = ()  # one per client; empty where the server sees only sums
     unusable: tuple[str | int, ...] = ()  # the devices whose reply could not be used
+
+    @property
+    def undefined(self) -> int:
+        """How many clients have validated and yet have no error: the metric is not defined for them."""
+        return sum(row.validated > 0 and math.isnan(row.error_after) for row in self.rows)

@@ -27,9 +27,10 @@ from typing import Any, cast
 
 import numpy as np
 
+from fedtuner.core.across import ALL, across
 from fedtuner.core.federation import Federation, HasData
 from fedtuner.core.method import Local, Method, Server, Update
-from fedtuner.core.model import LARGE, Learner, Metrics, Task, Vector, Vectors, finite
+from fedtuner.core.model import LARGE, NOTHING, Learner, Metrics, Task, Vector, Vectors, finite
 from fedtuner.core.records import Arm, Choice, Job, Plan, Record, Report, Row, Seen, State, Tally, Tried
 from fedtuner.core.schedule import value_of
 from fedtuner.core.setup import Setup, size_of
@@ -148,17 +149,31 @@ class Round:
         seen = tuple(self._seen(job, r) for job, r in zip(plan.jobs, screened, strict=True) if r is not None)
         summed = setup.method.sums
         averaged = [without(r, summed) if r and summed else r for r in screened]
+        combined, breakdown = setup.combine(plan, averaged), self._breakdown(arrived)
+        if not self.federation.model.metric.pooled:
+            breakdown[ALL] = combined.before, combined.after
+        before, after = breakdown.get(setup.across, (NOTHING, NOTHING))
         tally = replace(
-            setup.combine(plan, averaged), sums=sums(summed, screened) if summed else {}, bounded=bounded, seen=seen,
-            rows=tuple(map(self._row, arrived)),
+            combined, sums=sums(summed, screened) if summed else {}, bounded=bounded, seen=seen,
+            before=before, after=after, breakdown=breakdown, rows=tuple(map(self._row, arrived)),
         )  # fmt: skip
         return tally if setup.privacy is None else setup.privacy.release(tally, (plan.arm, plan.round), setup.seed)
+
+    def _breakdown(self, reports: Sequence[Report]) -> dict[str, tuple[Metrics, Metrics]]:
+        """Return metrics over clients, before and after local training, in every way that there is."""
+        groups = self.federation.groups
+        of = [groups.get(self.federation.id_of(r.client), "") if groups else "" for r in reports]
+        metric = self.federation.model.metric
+        before, after = across([r.before for r in reports], of, metric), across([r.after for r in reports], of, metric)
+        return {name: (before.get(name, NOTHING), after.get(name, NOTHING)) for name in (before | after)}
 
     def _seen(self, job: Job, report: Report) -> Seen:
         labels = tuple(t.label for t in report.tried)
         configs = {choice.label: choice.config for choice in job.choices}
         values = tuple(map(self.setup.tuner.value, report.tried))
-        return Seen(labels, values, report.after.count, tuple(configs[label] for label in labels))
+        undefined = any(m.undefined for t in report.tried for m in (t.before, t.after))  # it says nothing of candidates
+        weight = 0 if undefined and any(map(math.isnan, values)) else report.after.count
+        return Seen(labels, values, weight, tuple(configs[label] for label in labels))
 
     def _row(self, report: Report) -> Row:
         before, after = report.before, report.after

@@ -86,7 +86,7 @@ class _Cut:
         if not metrics.count:
             return metrics
         loss, error = min(max(metrics.loss, -self.loss), self.loss), min(max(metrics.error, -self.error), self.error)
-        return metrics if (loss, error) == (metrics.loss, metrics.error) else Metrics(loss, error, metrics.count)
+        return metrics if (loss, error) == (metrics.loss, metrics.error) else replace(metrics, loss=loss, error=error)
 
 
 def _with_tried(report: Report, tried: Sequence[Tried]) -> Report:

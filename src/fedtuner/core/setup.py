@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedtuner import checks, tables
+from fedtuner.core.across import ACROSS, ALL, GROUP
 from fedtuner.core.engine import ENGINES
 from fedtuner.core.federation import Federation
 from fedtuner.core.method import Method, Optimiser, check, default_space, defaults
@@ -44,6 +45,7 @@ class Setup:
     cohorts: str = "independent"  # shared: all arms have the same clients in the same round; auto: if there are few
     target: str = "personalized"  # what arms are compared by: the clients' models or the server's (global)
     weights: str = "independent"  # shared: all arms begin from the same initial weights
+    across: str = ALL  # whose metrics compare arms: all clients', the worst tenth's, the worst group's
     screens: tuple[Screen, ...] = ()
     combine: Combine = mean
     privacy: Privacy | None = None
@@ -58,6 +60,7 @@ class Setup:
         checks.one_of("target", self.target, TARGETS)
         checks.one_of("cohorts", self.cohorts, COHORTS)
         checks.one_of("weights", self.weights, WEIGHTS)
+        checks.one_of("across", self.across, ACROSS)
         checks.settle(self, cohort=cohort, seed=seed, cooling=checks.number("cooling", self.cooling, 0, 1))
 
     def shares_cohorts(self, present: int) -> bool:
@@ -71,6 +74,7 @@ class Setup:
             "defaults": {"client": defaults(self.method.client), "server": defaults(self.method.server)},
             "work": [name for name, hyper in self.method.client.items() if hyper.role == "work"],
             **{name: getattr(self, name) for name in _PLAIN},
+            **({} if self.across == ALL else {"across": self.across}),
             "screens": self.screens,
             "combine": self.combine,
             **({} if self.privacy is None else {"privacy": self.privacy}),
@@ -130,6 +134,8 @@ def resolve(federation: Federation, **given: Any) -> Setup:
             f"method = {method.name} adds up what its clients keep, and combine = {tables.plain(setup.combine)!r} does "
             "not: use the mean, or a method that keeps nothing, such as fedavg"
         )
+    if setup.across == GROUP and not federation.groups:
+        raise SpecError(f"across = {GROUP!r}, but clients have no groups: give Simulation(..., groups={{id: group}})")
     if federation.shows == "sums":
         _check_sums(setup)
     federation.check(setup)
@@ -228,6 +234,8 @@ def _check_sums(setup: Setup) -> None:
         raise SpecError(f"method = {method.name}, but {sums} of updates: use one of fedavg, fedprox, reptile, fedpa")
     if setup.screens or setup.privacy is not None:
         raise SpecError(f"screens and privacy look at single reports, but {sums}: leave them out")
+    if setup.across != ALL:
+        raise SpecError(f"across = {setup.across!r} compares single clients, but {sums}: use {ALL!r}")
     if setup.combine.each:
         raise SpecError(f"combine = {tables.plain(setup.combine)!r} looks at single updates, but {sums}: use the mean")
     if tuner.labels is None:

@@ -7,11 +7,12 @@ only appended. The journal is the only description of a study; ``run.journal.Jou
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+from fedtuner.core.across import ALL
 from fedtuner.core.model import Vectors
 from fedtuner.core.records import Arm, Blob, Key, Record, State
 from fedtuner.core.schedule import Score
@@ -87,11 +88,20 @@ class Evaluation:
     missing: int = 0  # who did not
     spread_before: float = math.nan  # standard errors of the mean errors, over clients; NaN where only sums are known
     spread_after: float = math.nan
+    undefined: int = 0  # clients with examples for whom the error is not defined
+    breakdown: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # errors of the worst tenth, groups ...
 
-    def mean(self, metric: str) -> dict[str, float]:
-        """Return a metric as {"global": ..., "personalized": ...}, with ``missing`` if it is not 0."""
-        found = {"global": getattr(self, f"{metric}_before"), "personalized": getattr(self, f"{metric}_after")}
-        return found | ({"missing": float(self.missing)} if self.missing else {})
+    def found(self, when: str) -> tuple[float, float]:
+        """Return the mean error "before" or "after" local training, and its standard error."""
+        return getattr(self, f"error_{when}"), getattr(self, f"spread_{when}")
+
+    def mean(self, metric: str, across: str = ALL) -> dict[str, float]:
+        """Return a metric as {"global": ..., "personalized": ...}; with ``missing`` and ``undefined`` if not 0."""
+        before, after = self.breakdown.get(across, (math.nan, math.nan))
+        if across == ALL:
+            before, after = getattr(self, f"{metric}_before"), getattr(self, f"{metric}_after")
+        counts = {name: float(n) for name in ("missing", "undefined") if (n := getattr(self, name))}
+        return {"global": before, "personalized": after, **counts}
 
 
 @dataclass(frozen=True)

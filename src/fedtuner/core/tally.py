@@ -33,6 +33,7 @@ Reports = Sequence[Report | None]
 def spread(rows: Sequence[Row], name: str) -> float:
     """Return the standard error of a mean by |V| over clients, as if they were drawn from many; NaN below two."""
     known = [(row.validated, getattr(row, name)) for row in rows if row.validated]
+    known = [(n, value) for n, value in known if not math.isnan(value)]
     if len(known) < 2:
         return math.nan
     total = sum(n for n, _ in known)
@@ -145,14 +146,15 @@ def _kept(report: Report) -> bool:
 
 
 def mean_metrics(metrics: Sequence[Metrics]) -> Metrics:
-    """Return the mean by |V|; NaN where there are no examples."""
+    """Return the mean by |V|, of errors where they are defined; NaN where there are no examples."""
     counted = [m for m in metrics if m.count]
     total = sum(m.count for m in counted)
     if not total:
         return NOTHING
-    return Metrics(
-        sum(m.count * m.loss for m in counted) / total, sum(m.count * m.error for m in counted) / total, total
-    )
+    defined = [m for m in counted if not m.undefined]
+    of = sum(m.count for m in defined)
+    error = sum(m.count * m.error for m in defined) / of if of else math.nan
+    return Metrics(sum(m.count * m.loss for m in counted) / total, error, total)
 
 
 def penalised(metrics: Metrics, worst: float) -> Metrics:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtuner import tuners
+from fedtuner.core.metric import Metric
 from fedtuner.errors import SpecError, StoreError, counted, suggest
 from fedtuner.experiments import results
 from fedtuner.experiments.statistics import Paired, Summary, holm, paired, summary
@@ -102,7 +103,7 @@ class Comparison:
     pairs: tuple[Pair, ...]
     columns: str = ""
     title: str = ""
-    rates: bool = True  # whether errors are at most 1; they are then shown in percent
+    rates: bool = True  # whether errors are rates; they are then shown in percent
     notes: tuple[str, ...] = field(default=())
 
 
@@ -138,7 +139,8 @@ def compare(
         if axis and axis not in axes:
             raise SpecError(f"{option} {axis!r}, but the axes are {axes}{suggest(axis, axes)}")
     pairs = tuple(_pairs(studies, along))
-    rates = all(e <= 1 for study in studies for e in study.errors.values() if math.isfinite(e))
+    rates = all(Metric.of(run["problem"]).rate for run in (*of_suites, *of_stores))
+    rates &= all(e <= 1 for study in studies for e in study.errors.values() if math.isfinite(e))
     return Comparison(
         metric, tuple(studies), pairs, columns, suite.get("title", ""), rates, tuple(_notes(studies, pairs))
     )

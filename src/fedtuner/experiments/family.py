@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
+from fedtuner.core.federation import described
 from fedtuner.core.records import Arm, Key, Record
 from fedtuner.core.schedule import Play, Schedule, Score, Start, best, outline
 from fedtuner.core.tuner import Floats
@@ -179,6 +180,6 @@ class Family:
         records = {arm: [r for r in journal.own_records[arm] if r.round <= at] for arm, at in member.at.items()}
         ended = {arm: why for arm, why in journal.ended.items() if member.at.get(arm, 0) >= journal.round_of(arm)}
         return Outcome(
-            member.entry, session.federation.describe(), records, ended, point, journal.arms[point.arm],
+            member.entry, described(session.federation), records, ended, point, journal.arms[point.arm],
             tuner.best(belief), tuner.offers(belief)[1], tuple(member.curve), tuple(member.ends),
         )  # fmt: skip

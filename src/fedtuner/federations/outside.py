@@ -29,7 +29,7 @@ class Outside(FederationDefaults):
 
     def __init__(
         self, arrays: Mapping[str, Any], clients: Sequence[str | int] | int, name: str = "outside",
-        metric: Metric | None = None,
+        metric: Metric | None = None, groups: Mapping[str | int, str] | None = None,
     ) -> None:  # fmt: skip
         self.model, self.name = NamedArrays(arrays, metric), name
         if checks.is_whole(clients):
@@ -39,6 +39,7 @@ class Outside(FederationDefaults):
         self.ids = tuple(map(checks.client_id, clients))
         if len(set(self.ids)) < len(self.ids) or not self.ids:
             raise SpecError(f"clients = {brief(list(self.ids))}, but must be distinct ids, at least one")
+        self.groups = checks.groups(groups, self.ids)
 
     def executor(self, round: Round, blobs: Blobs, workers: int | None) -> Executor:
         """Refuse: there is nothing here that could do the clients' work."""

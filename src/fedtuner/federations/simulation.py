@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
@@ -17,9 +16,10 @@ from fedtuner.core.code import known_by
 from fedtuner.core.federation import SPLITS, FederationDefaults
 from fedtuner.core.fingerprint import add_data, as_array, raw
 from fedtuner.core.method import defaults
-from fedtuner.core.model import Learner, Task
+from fedtuner.core.model import Learner, Task, Vector
 from fedtuner.core.setup import Setup
 from fedtuner.errors import FedtunerError, SpecError, TaskError, brief, counted
+from fedtuner.space import Config
 
 _TRIED = 64  # examples of a lazy split that the model is tried on before the work
 
@@ -51,9 +51,12 @@ class Lazy(Protocol):
 
 
 class Simulation(FederationDefaults):
-    """A problem in this process: a model (a task or a learner) and its clients."""
+    """A problem in this process: a model (a task or a learner) and its clients; ``groups`` names their groups by id."""
 
-    def __init__(self, model: Task | Learner, clients: Iterable[Client], name: str = "simulation") -> None:
+    def __init__(
+        self, model: Task | Learner, clients: Iterable[Client], name: str = "simulation",
+        groups: Mapping[str | int, str] | None = None,
+    ) -> None:  # fmt: skip
         if isinstance(model, type) or not all(hasattr(model, name) for name in ("evaluate", "prepare", "layout")):
             given = type(model).__name__
             raise SpecError(f"model is {given}, but must be a task such as fedtuner.pytorch.Task(build), or a learner")
@@ -77,6 +80,7 @@ class Simulation(FederationDefaults):
             if client.id in seen:
                 raise SpecError(f"two clients have the id {brief(client.id)}: ids must differ")
             seen.add(client.id)
+        self.groups = checks.groups(groups, seen)
 
     @property
     def task(self) -> Task | Learner:
@@ -112,7 +116,7 @@ class Simulation(FederationDefaults):
 
     def on(self, device: str) -> Simulation:
         """Return the same problem with its model and data on another device, such as ``cuda``."""
-        moved = Simulation(self.model.on(device), self.clients, self.name)
+        moved = Simulation(self.model.on(device), self.clients, self.name, self.groups)
         moved.left_out = self.left_out
         return moved
 
@@ -155,8 +159,9 @@ class Simulation(FederationDefaults):
                 f"the untrained model's loss on client {self.clients[first].id!r} is {metrics.loss}: are there NaN or "
                 "infinite values in the data?"
             )
-        if math.isnan(metrics.error):
-            raise TaskError(f"the error of the untrained model on client {self.clients[first].id!r} is NaN")
+        if metrics.undefined and not self._defined(w, config):
+            rule = "it must be defined for some client"
+            raise TaskError(f"the {self.model.metric.name} of the untrained model is NaN for every client: {rule}")
         for i, split, row in _odd(self.clients):
             x, y = getattr(self.clients[i], split)
             what = f"client {brief(self.clients[i].id)}, {split} data, example {row}"
@@ -167,10 +172,17 @@ class Simulation(FederationDefaults):
             if y.ndim == 1 and not metrics.finite:  # torch's losses pass over examples of label -100, and give NaN
                 raise TaskError(f"{what}: its label is {y[row]}, and its loss {metrics.loss}: leave such examples out")
 
+    def _defined(self, w: Vector, config: Config) -> bool:
+        """Return whether the metric is defined for any client."""
+        splits = (self.data(i, split) for i in self.present() for split in ("train", "valid"))
+        return any(len(data) and not self.model.evaluate(w, data, config).undefined for data in splits)
+
     def fingerprint(self) -> str:
         """Return a hash of the clients' data and of the model's shape: a study continues only on the same problem."""
         digest = hashlib.blake2b(digest_size=12)
         digest.update(repr(self.model.layout()).encode())
+        if self.groups:
+            digest.update(repr(sorted(self.groups.items(), key=str)).encode())
         for i, client in enumerate(self.clients):
             digest.update(repr((client.id, [self.size(i, split) for split in SPLITS])).encode())
             for split in SPLITS:
@@ -210,7 +222,14 @@ class Simulation(FederationDefaults):
         given = self.clients[client].train
         if not isinstance(given, Lazy):
             return self.data(client, "train")
-        return self._prepare(client, "train", tuple(part[:_TRIED] for part in given.load()))
+        loaded = given.load()
+        return self._prepare(
+            client, "train", _few(loaded) if isinstance(loaded, Mapping) else tuple(map(_few, loaded))
+        )  # fmt: skip
+
+
+def _few(part: Any) -> Any:
+    return {k: v[:_TRIED] for k, v in part.items()} if isinstance(part, Mapping) else part[:_TRIED]
 
 
 def _odd(clients: Iterable[Client]) -> Iterator[tuple[int, str, int]]:

@@ -55,7 +55,7 @@ class Views:
             "window": window,
             "budget": journal.budget,
             "used": journal.rounds_used,
-            "rates": _rates(journal),
+            "rates": journal.metric.rate,
             "winner": None if won is None else {"arm": won.arm, "round": won.round},
             "chosen": _chosen(journal, found, when),
             "evaluations": strict(evaluations(journal, None if untuned is None else untuned.journal)),
@@ -122,12 +122,6 @@ def _space(journal: Journal) -> Space:
         return {n: d for n, d in domains.items() if not (isinstance(d, Choice) and len(d.values) == 1)}
 
     return Space(varied(whole.client), varied(whole.server))
-
-
-def _rates(journal: Journal) -> bool:
-    """Return whether errors are rates, so that they can be shown in percent."""
-    errors = (e for r in journal.history() for e in (r.error_before, r.error_after))
-    return all(e <= 1 for e in errors if math.isfinite(e))
 
 
 def _chosen(journal: Journal, found: Mapping[int, Mapping[str, Curve]], when: str) -> int | None:

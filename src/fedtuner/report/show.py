@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from fedtuner.core.metric import Metric
 from fedtuner.core.schedule import outline, unused
 from fedtuner.errors import counted
 from fedtuner.report.console import console
 from fedtuner.report.summary import is_fedex
 from fedtuner.run import spec
-from fedtuner.run.words import rates, with_interval
 from fedtuner.schedules import KINDS
 
 if TYPE_CHECKING:
@@ -68,16 +68,17 @@ def print_summary(summary: Mapping[str, Any], arms: bool = True) -> None:
 
     out = console()
     result, described, store = summary["result"], summary["spec"], escape(summary["store"])
+    metric = Metric.of(described["problem"])
     if result is None:
         out.print(escape(headline(described)))
         out.print(f"Not finished: {summary['rounds_used']} of {summary['budget']} rounds used.")
-        _print_arms(out, summary)
+        _print_arms(out, summary, metric)
         _print_unusable(out, summary["unusable"])
         out.print(f"To continue, run the command that made it, with --store {store}")
         return
     if arms:
         out.print(escape(headline(described, _arms(described["schedule"]))))
-        _print_arms(out, summary)
+        _print_arms(out, summary, metric)
         out.print()
     ended = "".join(
         f"; {len(result[why])} of {len(summary['arms'])} arms {why}" for why in ("diverged", "stalled") if result[why]
@@ -107,8 +108,8 @@ def print_summary(summary: Mapping[str, Any], arms: bool = True) -> None:
         out.print("Fine-tuning does not pay: in its last rounds clients' errors rose by it. Use the global model.")
     if summary["evaluations"]:
         out.print()
-        _print_evaluations(out, summary)
-        _print_verdict(out, summary["evaluations"], described["target"], summary["budget"])
+        _print_evaluations(out, summary, metric)
+        _print_verdict(out, summary, metric)
     _print_unusable(out, summary["unusable"])
     out.print(f"\nKept in {store}: fedtuner show {store}, fedtuner export {store}")
 
@@ -120,28 +121,24 @@ def _print_unusable(out: Console, unusable: Mapping[str, int]) -> None:
         out.print(f"\nReplies that could not be used: {shown}{more}.", markup=False)
 
 
-def _print_verdict(out: Console, evaluations: Mapping[str, Any], side: str, budget: int) -> None:
+def _print_verdict(out: Console, summary: Mapping[str, Any], metric: Metric) -> None:
     """Say so where the winner is no better than the untuned default on validation data."""
+    evaluations, side = summary["evaluations"], summary["spec"]["target"]
     tuned, untuned = (evaluations.get(name, {}).get("valid mode error", {}) for name in ("tuned", "untuned"))
     if side in tuned and side in untuned and not tuned[side] < untuned[side]:
+        how = "higher" if metric.maximise else "lower"
         out.print(
-            f"On validation data the {side} error is no lower than that of the untuned default with the same "
-            f"{budget} rounds: here tuning has not paid."
+            f"On validation data the {side} {metric.name} is no {how} than that of the untuned default with the same "
+            f"{summary['budget']} rounds: here tuning has not paid."
         )
 
 
-def _print_evaluations(out: Console, summary: Mapping[str, Any]) -> None:
+def _print_evaluations(out: Console, summary: Mapping[str, Any], metric: Metric) -> None:
     from rich.table import Table
 
     evaluations, budget, longest = summary["evaluations"], summary["budget"], summary["spec"]["schedule"]["longest"]
-    table = Table(
-        "error over all clients (95 %)", "global", "personalized", box=None, pad_edge=False, header_style="dim"
-    )
-    errors = [
-        float(e[side]) for kept in evaluations.values() for k, e in kept.items() if k.endswith(" error")
-        for side in ("global", "personalized")
-    ]  # fmt: skip
-    rate = rates(errors)
+    over = f"{metric.name} over all clients (95 %)"
+    table = Table(over, "global", "personalized", box=None, pad_edge=False, header_style="dim")
     untuned = "untuned (the method's default, {})"
     notes = {
         **{name: f"retrained from new weights, {name.rpartition('-')[2]} rounds" for name in evaluations},
@@ -151,18 +148,16 @@ def _print_evaluations(out: Console, summary: Mapping[str, Any]) -> None:
     }
     for name, kept in evaluations.items():
         for key, value in kept.items():
-            split, config, metric = key.split(" ")
-            if metric == "error":
+            split, config, measured = key.split(" ")
+            if measured == "error":
                 how = f"{notes[name]}, {split}" + (", sampled configurations" if config == "sample" else "")
                 how += f" (missing clients: {value['missing']})" if "missing" in value else ""
-                spread = summary["spreads"][name][f"{split} {config}"]
-                table.add_row(
-                    how,
-                    *(
-                        with_interval(float(value[side]), float(spread[side]), rate)
-                        for side in ("global", "personalized")
-                    ),
-                )
+                how += f" (undefined for {counted(int(value['undefined']), 'client')})" if "undefined" in value else ""
+                spread, sides = summary["spreads"][name][f"{split} {config}"], ("global", "personalized")
+                table.add_row(how, *(metric.text(float(value[side]), float(spread[side])) for side in sides))
+                apart = summary["across"].get("test mode", {}) if (name, key) == ("tuned", "test mode error") else {}
+                for who, errors in apart.items():
+                    table.add_row(f"  {who}", *(metric.text(float(error)) for error in errors))
     out.print(table)
     for line in without_examples(evaluations):
         out.print(line)
@@ -180,21 +175,21 @@ def without_examples(evaluations: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _print_arms(out: Console, summary: Mapping[str, Any]) -> None:
+def _print_arms(out: Console, summary: Mapping[str, Any], metric: Metric) -> None:
     """Print a line for each arm: what became of it, its score at the end, and what was tuned of its configuration."""
     from rich.markup import escape
     from rich.table import Table
 
     described, schedule = summary["spec"], summary["spec"]["schedule"]
-    rate = schedule["score"] == "error" and rates(float(arm["score"]) for arm in summary["arms"])
-    name = f"{described['target']} {schedule['score']} (95 %)"
+    metric = metric if schedule["score"] == "error" else Metric("loss")
+    name = f"{described['target']} {metric.name} (95 %)"
     table = Table("arm", "rounds", "", name, "configuration", box=None, pad_edge=False, header_style="dim")
     for arm in summary["arms"]:
         status = f"out at {arm['eliminated']}" if arm["eliminated"] is not None else arm["status"]
         status = f"{arm['ended']}, {status}" if arm["ended"] and arm["ended"] != status else status
         parent = "" if arm["parent"] is None else f", from arm {arm['parent']} at {arm['parent_round']}"
         sides = [_config(arm[side], described[side], side == "server") for side in ("client", "server")]
-        score = with_interval(float(arm["score"]), float(arm["spread"]), rate)
+        score = metric.text(float(arm["score"]), float(arm["spread"]))
         config = "  ".join(filter(None, sides)) or "the default"
         table.add_row(str(arm["arm"]), str(arm["rounds"]), status + parent, score, escape(config))
     out.print(table)

@@ -36,6 +36,11 @@ def summary(path: Path) -> dict[str, Any]:
             name: {how: {"global": e.spread_before, "personalized": e.spread_after} for how, e in kept.items()}
             for name, kept in _all_evaluated(study, default, again).items()
         },
+        "across": {
+            f"{split} {config}": dict(found.breakdown)
+            for (key, split, config), found in study.evaluated.items()
+            if study.won is not None and key == (study.won.arm, study.won.round)
+        },
     }
 
 
@@ -128,7 +133,7 @@ def _evaluated(study: Journal, rounds: int | None = None) -> dict[str, Evaluatio
 
 
 def _means(found: Evaluation, metric: str) -> dict[str, float | int]:
-    return {name: int(value) if name == "missing" else value for name, value in found.mean(metric).items()}
+    return {k: int(v) if k in ("missing", "undefined") else v for k, v in found.mean(metric).items()}
 
 
 def strict(value: Any) -> Any:

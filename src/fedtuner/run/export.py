@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedtuner import tables
-from fedtuner.core.store import Evaluation
 from fedtuner.errors import SpecError, StoreError, counted
 from fedtuner.run.journal import Journal, read
 from fedtuner.run.store import Folder
 from fedtuner.run.store.files import replace_file
-from fedtuner.run.words import rates, with_interval
 
 if TYPE_CHECKING:
     from fedtuner.run.result import Best, Results
@@ -148,22 +146,17 @@ def _errors(journal: Journal, path: Path | None) -> list[str]:
     default = None if path is None else Folder(path / journal.untuned)
     if default is not None and default.exists():
         studies["the untuned default"] = read(default, str(default.path))
-    rows, found = [], list[float]()
+    metric, rows, text = journal.metric, [], journal.metric.text
     for name, study in studies.items():
         for (key, split, how), result in study.evaluated.items():
             if study.won is not None and key == (study.won.arm, study.won.round) and how == "mode":
                 rows.append((f"{name}, {split}, {result.clients} clients, {result.validated} examples", result))
-                found += [result.error_before, result.error_after]
     if not rows:
         return ['Not evaluated: `study.evaluate("test")` before the export.']
-    rate = rates(found)
+    over = "over all clients' examples" if metric.pooled else "mean over clients, by examples"
     return [
-        "| mean over clients, by examples | global | personalized |\n| --- | --- | --- |",
-        *(f"| {name} | {_with_interval(r, 'before', rate)} | {_with_interval(r, 'after', rate)} |" for name, r in rows),
+        f"| {metric.name}: {over} | global | personalized |\n| --- | --- | --- |",
+        *(f"| {name} | {text(*r.found('before'))} | {text(*r.found('after'))} |" for name, r in rows),
         "",
         "In brackets: the interval of 95 % over clients. *Personalized*: after each client has fine-tuned the model.",
     ]  # fmt: skip
-
-
-def _with_interval(result: Evaluation, when: str, rate: bool) -> str:
-    return with_interval(getattr(result, f"error_{when}"), getattr(result, f"spread_{when}"), rate)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from fedtuner.core.metric import Metric
 from fedtuner.core.records import Arm, Key, Record
 from fedtuner.core.store import (
     Begun,
@@ -113,7 +114,8 @@ class Journal:
     def fine_tuning_pays(self) -> bool:
         """Whether local training lowered the clients' validation error in the last quarter of the winner's rounds."""
         assert self.won is not None
-        records = [r for r in self.records(self.won.arm, self.won.round) if r.validated]
+        records = self.records(self.won.arm, self.won.round)
+        records = [r for r in records if not math.isnan(r.error_before + r.error_after)]
         last = records[-max(1, len(records) // 4) :]
         return sum(r.error_after for r in last) <= sum(r.error_before for r in last)
 
@@ -185,6 +187,12 @@ class Journal:
     def untuned(self) -> str:
         """The folder, inside the study's, of the untuned default with as many rounds."""
         return f"untuned-{self.budget}" if self.extended else "untuned"
+
+    @property
+    def metric(self) -> Metric:
+        """The problem's metric."""
+        assert self.begun is not None
+        return Metric.of(self.begun.federation)
 
     @property
     def setup(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Best:
 
     arm: int
     rounds: int
-    score: float  # of the schedule's metric and the study's target; infinite if every arm diverged
+    score: float  # of the study's target, in the units of its metric (or the loss); infinite if every arm diverged
     server: Config  # b
     client: Config  # the mode of theta
     candidates: tuple[Config, ...] = field(repr=False)  # c_1..c_k
@@ -112,8 +112,11 @@ class Results:
         assert self.journal.won is not None
         candidates, theta = self.journal.offers(key)
         state, _ = self.store.load(key, self.journal.saved.get(key, ""))
+        score = self.journal.won.score[0]
+        if self.journal.setup["schedule"]["score"] == "error":
+            score = self.journal.metric.turned(score)
         return Best(
-            arm, round, self.journal.won.score[0], self.journal.arms[arm].server,
+            arm, round, score, self.journal.arms[arm].server,
             candidates[self.journal.records(arm, round)[-1].mode], candidates, np.array(theta), state.w,
             self.journal.fine_tuning_pays,
         )  # fmt: skip

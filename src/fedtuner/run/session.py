@@ -19,8 +19,9 @@ import numpy as np
 
 from fedtuner import checks, tables
 from fedtuner.core import code
+from fedtuner.core.across import ALL
 from fedtuner.core.executor import Advance, Executor, OpenExecutor, Progress, Stop
-from fedtuner.core.federation import Federation
+from fedtuner.core.federation import Federation, described
 from fedtuner.core.method import defaults
 from fedtuner.core.model import Vector
 from fedtuner.core.records import Arm, Key, State
@@ -140,7 +141,7 @@ class Session:
         start, begun = self.federation.model.start, self.journal.begun
         layout = [asdict(part) for part in self.federation.model.layout()]
         first = replace(self.setup, schedule=original(self.setup.schedule))
-        setup, federation = first.describe(), self.federation.describe()
+        setup, federation = first.describe(), described(self.federation)
         now = Begun(
             FORMAT, tables.plain(setup), tables.plain(federation), tables.plain(layout), {}, "",
             dict(self.federation.code),
@@ -377,11 +378,16 @@ class Session:
             clients = self.federation.everyone()
             plan = self.round.survey(self.journal.arms[key[0]], self.state(key), clients, split, config)
             tally = self.executor().evaluate(plan)
-            before, after = tally.before, tally.after
+            before, after = tally.breakdown.get(ALL, (tally.before, tally.after))
             missing = self.federation.population() - tally.reported
+            undefined = sum(row.validated > 0 and math.isnan(row.error_after) for row in tally.rows)
+            breakdown = {name: (b.error, a.error) for name, (b, a) in tally.breakdown.items() if name != ALL}
+            deviations = (math.nan, math.nan)  # of a pooled value they are not known
+            if not self.federation.model.metric.pooled:
+                deviations = spread(tally.rows, "error_before"), spread(tally.rows, "error_after")
             kept = Evaluation(
                 before.loss, after.loss, before.error, after.error, after.count, tally.reported, missing,
-                spread(tally.rows, "error_before"), spread(tally.rows, "error_after"),
+                *deviations, undefined, breakdown,
             )  # fmt: skip
             self._note_clients_and_faults()
             self._append([Evaluated(*key, split, config, kept)])

@@ -124,9 +124,9 @@ class Spec:
         return Space({**usual.client, **client}, {**server, **_real(self.server, method.server)})
 
 
-_PASSED = ("cohort", "cohorts", "target", "weights", "cooling", "include", "seed", "engine")
+_PASSED = ("cohort", "cohorts", "target", "across", "weights", "cooling", "include", "seed", "engine")
 _KNOWN = (*(f.name for f in fields(Spec) if f.name not in ("settings", "named")), "budget", "fedex", *_PASSED)
-_TEXTS = ("problem", "method", "ranges", "cohorts", "target", "weights", "engine", "device")
+_TEXTS = ("problem", "method", "ranges", "cohorts", "target", "across", "weights", "engine", "device")
 # What the tables know, to say where a setting belongs that is in none of them.
 _SETTINGS = {
     "schedule": {name for kind in schedules.KINDS.values() for name in tables.parameters(kind)},

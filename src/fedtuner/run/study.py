@@ -10,8 +10,9 @@ from types import TracebackType
 from typing import Any
 
 from fedtuner import checks, methods, samplers, tables
+from fedtuner.core.across import ALL
 from fedtuner.core.executor import OpenExecutor, Stop
-from fedtuner.core.federation import SPLITS, Federation
+from fedtuner.core.federation import SPLITS, Federation, described
 from fedtuner.core.method import Method, check
 from fedtuner.core.records import Key, Plan, Report, State, Tally
 from fedtuner.core.round import Round
@@ -128,28 +129,47 @@ class Study(Results):
         return load_state(self.where.store, Round(self.setup, self.problem), self.journal, key)
 
     def evaluate(
-        self, split: str = "test", config: str = "mode", metric: str = "error", rounds: int | None = None
+        self,
+        split: str = "test",
+        config: str = "mode",
+        metric: str | None = None,
+        rounds: int | None = None,
+        *,
+        across: str = ALL,
     ) -> dict[str, float]:
-        """Return the winner's mean error over all clients: of the server's model, and after each client's fine-tuning.
+        """Return the winner's metric over all clients: of the server's model, and after each client's fine-tuning.
+
+        It is the problem's metric in its own units; or the ``"loss"``, or the ``"error"`` that arms are compared by,
+        which is lower where the metric is better. ``across`` asks for that of the "worst tenth" of clients, of the
+        "worst group" or of "group NAME"; and of a pooled metric for the "mean of clients".
 
         Clients fine-tune with the mode of theta, or (``config="sample"``) each with its own draw from theta. The result
         is NaN if no client has examples. It is kept with the study, and computed again only if some clients did not
-        answer: ``missing`` is their number.
+        answer: ``missing`` is their number. ``undefined`` is that of clients for whom the metric is not defined.
         ``rounds`` asks for the winner as it was earlier, if that state is kept.
         """
         checks.one_of("split", split, SPLITS)
         checks.one_of("config", config, ("mode", "sample"))
-        checks.one_of("metric", metric, METRICS)
+        known = self.problem.model.metric
+        metric = known.name if metric is None else metric
+        checks.one_of("metric", metric, dict.fromkeys((known.name, *METRICS)))
         key = self.winner if rounds is None else (self.winner[0], checks.whole("rounds", rounds))
         kept = self.journal.evaluated.get((key, split, config))
         if kept is None or kept.missing:
             with self._session() as session:
                 kept = session.evaluate(key, split, config)
-        return kept.mean(metric)
+        if across != ALL:
+            checks.one_of("across", across, [ALL, *kept.breakdown])
+            if metric == "loss" != known.name:
+                raise SpecError(f"metric = 'loss' across {across!r}, but only errors are kept: leave metric out")
+        if metric in METRICS and metric != known.name:
+            return kept.mean(metric, across)
+        found = kept.mean("error", across)
+        return found | {side: known.turned(found[side]) for side in ("global", "personalized")}
 
     def describe(self) -> dict[str, Any]:
         """Return setup and problem, by the names of a study.toml."""
-        return {**tables.plain(self.setup.describe()), "problem": tables.plain(self.problem.describe())}
+        return {**tables.plain(self.setup.describe()), "problem": tables.plain(described(self.problem))}
 
     def forecast(self, seconds: float = 1.0) -> Forecast:
         """Return what the study will do and take, before it runs; the time is from a trial of so many seconds."""
@@ -366,7 +386,7 @@ def untuned(study: Study, progress: bool | Show | None = None, rounds: int | Non
         raise SpecError(f"study = {brief(study)}, but must be a Study, such as tune(...) returns")
     budget, setup, (method, cooling, today) = study.schedule.budget, study.setup, study.default
     rounds = budget if rounds is None else checks.whole("rounds", rounds)
-    same = {f: getattr(setup, f) for f in ("cohort", "cohorts", "target", "weights", "seed", "engine")}
+    same = {f: getattr(setup, f) for f in ("cohort", "cohorts", "target", "across", "weights", "seed", "engine")}
     plain = resolve(
         study.problem, method=method, cooling=cooling, space=today, tuner=none, sampler=samplers.uniform,
         schedule=Alone(rounds, min(rounds, study.schedule.longest)), screens=setup.screens, combine=setup.combine,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any, TextIO
 
+from fedtuner.core.metric import Metric
 from fedtuner.core.schedule import outline
 from fedtuner.errors import Interrupted, SpecError, brief
 from fedtuner.run.session import Session
@@ -30,7 +31,7 @@ class Status:
     planned: int
     alive: int  # arms not yet eliminated, of those that start
     arms: int
-    best: float | None  # the lowest score so far at which arms were compared
+    best: float | None  # the best score so far at which arms were compared
     left: float | None  # seconds, from the pace so far
     arm: int | None = None  # whose score that is
     metric: str = "error"  # what it is: the study's target and the schedule's metric
@@ -68,9 +69,10 @@ class Meter:
         done = used - self._before
         left = seconds / done * (planned - used) if done else None
         best, arm = session.best() or (None, None)
-        rate = scoring.metric == "error" and session.federation.model.metric.worst == 1
-        metric = f"{session.setup.target} {scoring.metric}"
-        return Status(used, planned, len(session.alive), self._outline.arms, best, left, arm, metric, rate)
+        judged = session.federation.model.metric if scoring.metric == "error" else Metric("loss")
+        best = None if best is None else judged.turned(best)
+        metric = f"{session.setup.target} {judged.name}"
+        return Status(used, planned, len(session.alive), self._outline.arms, best, left, arm, metric, judged.rate)
 
     def _planned(self) -> int:
         # Rounds that an arm which has ended leaves may be given to another.

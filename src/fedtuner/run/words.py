@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-
-Z = 1.96  # standard errors on each side of a mean: an interval of 95 %
 
 
 def shown(error: float, rate: bool) -> str:
@@ -17,24 +14,6 @@ def shown(error: float, rate: bool) -> str:
     if not math.isfinite(error):
         return "none" if math.isnan(error) else "infinite"
     return f"{100 * error:.1f} %" if rate else f"{error:.4g}"
-
-
-def with_interval(error: float, spread: float, rate: bool) -> str:
-    """Return an error with its interval of 95 %, where its standard error is known.
-
-    >>> with_interval(0.03, 0.01, True), with_interval(2.5, math.nan, False)
-    ('3.0 % (1.0 to 5.0)', '2.5')
-    """
-    if not math.isfinite(error) or not math.isfinite(spread):
-        return shown(error, rate)
-    low, high = error - Z * spread, error + Z * spread
-    ends = (100 * max(0.0, low), 100 * min(1.0, high)) if rate else (low, high)
-    return f"{shown(error, rate)} ({' to '.join(f'{end:.1f}' if rate else f'{end:.4g}' for end in ends)})"
-
-
-def rates(errors: Iterable[float]) -> bool:
-    """Return whether errors can be rates; a regression's are in units of their own."""
-    return all(e <= 1 for e in errors if math.isfinite(e))
 
 
 def duration(seconds: float | None) -> str:

@@ -47,7 +47,7 @@ def covers(task: object, worth_it: bool = False) -> bool:
         and not task.choices
         and (task.size <= SMALL or not task._on_cpu or not worth_it)
         and task._loss is F.cross_entropy
-        and task._error is None
+        and (task._error, task.metric.value, task.metric.name) == (None, None, "error")
         and _plain(task._module)
     )
 

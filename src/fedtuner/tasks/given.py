@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from fedtuner.checks import is_number
+from fedtuner.core.metric import Metric
 from fedtuner.errors import FAILURES, FedtunerError, TaskError, brief, one_line
 
 
@@ -21,13 +22,25 @@ def function(name: str, value: Any, takes: str) -> None:
         raise TaskError(f"{name} is {type(value).__name__}, but must be a function({takes})")
 
 
-def worst(value: float | None, usual: float) -> float:
-    """Return the error of a model that is not made of numbers: a number, or infinity."""
-    if value is None:
-        return usual
-    if value != math.inf and not is_number(value):
-        raise TaskError(f"worst_error = {brief(value)}, but must be a number, or math.inf")
-    return float(value)
+def metric(metric: Any, error: Any, worst: float | None, classifies: bool) -> Metric:
+    """Return a task's metric: as given; or the arg-max error, the loss, or an error function of the user's."""
+    if metric is not None:
+        if not isinstance(metric, Metric) or metric.value is None:
+            raise TaskError(f"metric = {brief(metric)}, but must be a Metric with a value, such as metrics.f1()")
+        if error is not None or worst is not None:
+            raise TaskError("metric is given beside error or worst_error, but has both itself: leave them out")
+        return metric
+    if isinstance(error, str) and error not in ("argmax", "loss"):
+        raise TaskError(f"error = {error!r}, but must be 'argmax', 'loss' or a function(output, y)")
+    if error is not None and not isinstance(error, str):
+        function("error", error, "output, y")
+    if worst is not None and worst != math.inf and not is_number(worst):
+        raise TaskError(f"worst_error = {brief(worst)}, but must be a number, or math.inf")
+    if error == "loss" or (error is None and not classifies):
+        return Metric("loss", math.inf if worst is None else worst, rate=False)
+    rate = error is None or error == "argmax"
+    worst = worst if worst is not None else 1.0 if rate else math.inf
+    return Metric("error", worst, rate=rate or worst == 1.0)
 
 
 def device(value: Any) -> torch.device:
@@ -61,27 +74,46 @@ def built(build: Callable[[], Any]) -> nn.Module:
 
 
 def pair(split: Any) -> tuple[Any, Any]:
-    """Return x and y of a split: a pair of arrays, or a sequence of (x, y) examples."""
+    """Return x and y of a split: a pair of arrays, or a sequence of (x, y) examples.
+
+    x and y may be tables of arrays, x a tuple, too. A table alone is x, and its ``labels`` are y: Hugging Face's way.
+    """
     if split is None:
         return np.zeros((0, 1), np.float32), np.zeros(0, np.int64)
+    if isinstance(split, Mapping):
+        if "labels" not in split:
+            raise TaskError(f"a split is a table of {sorted(split)}, but has no 'labels': give a pair (x, y)")
+        return split, split["labels"]
     if isinstance(split, (tuple, list)) and len(split) == 2 and all(hasattr(part, "shape") for part in split):
         return split[0], split[1]
+    if isinstance(split, tuple) and len(split) == 2 and any(isinstance(part, Mapping) for part in split):
+        return split
+    if isinstance(split, tuple) and len(split) == 2 and isinstance(split[0], tuple) and hasattr(split[1], "shape"):
+        return split
     if isinstance(split, tuple) and len(split) == 2 and all(isinstance(part, list) for part in split):
         return _array(split[0], "x"), _array(split[1], "y")
-    if not (hasattr(split, "__len__") and hasattr(split, "__getitem__")) or isinstance(split, (Mapping, str, bytes)):
+    if not (hasattr(split, "__len__") and hasattr(split, "__getitem__")) or isinstance(split, (str, bytes)):
         raise TaskError(f"a split must be a pair (x, y) or have a length and an index, but is {type(split).__name__}")
     if len(split) == 0:
         return pair(None)
     try:
         examples = [split[i] for i in range(len(split))]
-        return (
-            torch.stack([torch.as_tensor(x) for x, _ in examples]),
-            torch.stack([torch.as_tensor(y) for _, y in examples]),
-        )
+        if isinstance(examples[0], Mapping):
+            return pair(_stacked(examples))
+        xs, ys = zip(*((x, y) for x, y in examples), strict=True)
+        return _stacked(xs), _stacked(ys)
+    except FedtunerError:
+        raise
     except FAILURES as error:  # a data set of one's own may raise anything
         raise TaskError(
             f"a split must be a pair (x, y) of arrays, or (x, y) examples of one shape: {said(error)}"
         ) from error
+
+
+def _stacked(examples: Sequence[Any]) -> Any:
+    if isinstance(examples[0], Mapping):
+        return {key: _stacked([example[key] for example in examples]) for key in examples[0]}
+    return torch.stack([torch.as_tensor(example) for example in examples])
 
 
 def _array(part: list[Any], name: str) -> Any:
@@ -104,15 +136,18 @@ def tensor(part: Any, name: str) -> Tensor:
     return t.float() if t.dtype in (torch.float64, torch.float16) else t
 
 
-def shape(t: Tensor) -> str:
-    """Return a tensor's shape and type in words."""
-    return f"{tuple(t.shape)} ({_type(t)})"
+def shape(t: Any) -> str:
+    """Return the shapes and types of tensors in words."""
+    if isinstance(t, Mapping):
+        return "{" + ", ".join(f"{key}: {shape(part)}" for key, part in t.items()) + "}"
+    if isinstance(t, (tuple, list)):
+        return "[" + ", ".join(map(shape, t)) + "]"
+    return f"{tuple(t.shape)} ({_type(t)})" if isinstance(t, Tensor) else type(t).__name__
 
 
-def fit(output: Any, y: Tensor) -> str:
+def fit(output: Any, y: Any) -> str:
     """Return what a model gives and what its clients have, in words."""
-    given = shape(output) if isinstance(output, Tensor) else type(output).__name__
-    return f"the model gives {given}, y is {shape(y)}"
+    return f"the model gives {shape(output)}, y is {shape(y)}"
 
 
 def said(error: BaseException) -> str:

@@ -6,7 +6,6 @@ on one thread, so that the bits do not depend on the machine's load or on where 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,31 +23,37 @@ from fedtuner.core.model import CHECKED, NOTHING, Hyper, Metric, Metrics, Part, 
 from fedtuner.errors import FAILURES, TaskError
 from fedtuner.rng import number
 from fedtuner.space import PAPER_CLIENT, Config
-from fedtuner.tasks import given, tensors
+from fedtuner.tasks import given, nested, tensors
 from fedtuner.tasks.shapes import Configure, Shapes
 
 CHUNK = 1024  # examples per forward pass of an evaluation
 _DROPOUTS = (nn.modules.dropout._DropoutNd, nn.RNNBase, nn.MultiheadAttention)
+_IGNORED = -100  # the label that torch's cross-entropy passes over
 _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
 
 
 @dataclass(frozen=True)
 class Data:
-    """A split as tensors on the task's device."""
+    """A split as tensors, or tables or tuples of tensors, on the task's device."""
 
-    x: Tensor
-    y: Tensor
+    x: Any
+    y: Any
 
     def __len__(self) -> int:
-        return len(self.x)
+        return len(self.x if isinstance(self.x, Tensor) else nested.leaves(self.x)[0])
 
 
 class Task:
     """A model, given by a function that builds it, its loss and its error.
 
-    ``loss(output, y)`` is the mean over the batch; ``error(output, y)`` is a mean or one value per example, by default
-    the rate at which the arg-max over dimension 1 is not y. ``worst_error`` is what a model of NaN gets: 1 for that
-    rate, infinity for an ``error`` of your own unless you say otherwise.
+    ``loss(output, y)`` is the mean over the batch. ``error(output, y)`` is a mean or one value per example; "argmax" is
+    the rate at which the arg-max over dimension 1 is not y, "loss" the loss. By default it is the first for
+    cross-entropy and the second for other losses. ``worst_error`` is what a model of NaN gets: 1 for a rate, else
+    infinity. In place of an error, ``metric`` is a ``Metric`` of the outputs: such as ``fedtuner.metrics.f1()``.
+
+    Inputs that are a table (or tuple) of tensors are the module's named (or positional) arguments. What it returns is
+    passed on to loss, error and metric; of a table of outputs, such as those of Hugging Face's models, the usual loss
+    is its ``loss`` if it has one, and arg-max, cross-entropy and metrics read its ``logits``, classes last.
 
     ``choices`` are client hyperparameters that shape the model, each with its values (the first is the default), and
     ``configure(module, {name: value})`` gives a module its shape: which of its parameters it uses, and how. The module
@@ -63,9 +68,10 @@ class Task:
     def __init__(
         self,
         build: Callable[[], nn.Module],
-        loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
-        error: Callable[[Tensor, Tensor], Tensor] | None = None,
+        loss: Callable[[Any, Any], Tensor] = F.cross_entropy,
+        error: Callable[[Any, Any], Tensor] | str | None = None,
         *,
+        metric: Metric | None = None,
         device: str = "cpu",
         worst_error: float | None = None,
         choices: Mapping[str, Any] | None = None,
@@ -74,17 +80,15 @@ class Task:
         if isinstance(build, nn.Module) or not callable(build):
             raise TaskError(f"build is {type(build).__name__}, but must be a function that returns a new module")
         given.function("loss", loss, "output, y")
-        if error is not None:
-            given.function("error", error, "output, y")
         self._made_of: dict[str, Any] = {
-            "build": build, "loss": loss, "error": error, "device": device, "worst_error": worst_error,
-            "choices": choices, "configure": configure,
+            "build": build, "loss": loss, "error": error, "metric": metric, "device": device,
+            "worst_error": worst_error, "choices": choices, "configure": configure,
         }  # fmt: skip
+        self.metric = given.metric(metric, error, worst_error, _classifies(loss))
         self._shapes = Shapes(choices, configure)
         self.choices = self._shapes.choices
         self.shaping = tuple(self.choices)
-        self._build, self._loss, self._error = build, loss, error
-        self.metric = Metric(worst=given.worst(worst_error, 1.0 if error is None else math.inf))
+        self._build, self._loss, self._error = build, loss, error if callable(error) else None
         self.device = given.device(device)
         module = self._fresh(0)
         tensors.check_apart(module, self._fresh(0))  # now: soon its tensors are views of w
@@ -108,7 +112,8 @@ class Task:
         self._flat_grad = torch.zeros(self.trainable, device=self.device)
         self._grad = self._flat_grad.numpy() if self._on_cpu else np.zeros(self.trainable, np.float32)
         self._view(self._flat)
-        parts_of_code = {"build": build, "model": module, "loss": loss, "error": error, "configure": configure}
+        parts_of_code = {"build": build, "model": module, "loss": loss, "error": self._error, "configure": configure}
+        parts_of_code |= {"metric": self.metric.value, "metric's sums": self.metric.sums}
         self.code = {name: known_by(part) for name, part in parts_of_code.items() if part is not None}
         self._shapes.set(self._module, {})
 
@@ -161,18 +166,22 @@ class Task:
 
     def prepare(self, split: Any) -> Data:
         """Return a split as tensors: doubles become floats, whole-number labels become int64."""
-        x, y = (given.tensor(part, name) for part, name in zip(given.pair(split), ("x", "y"), strict=True))
-        if len(x) != len(y):
-            raise TaskError(f"x has {len(x)} examples, y has {len(y)}")
-        if not y.is_floating_point():
-            y = y.long()
-        for name, t in (("x", x), ("y", y)):
-            if t.is_floating_point() and not torch.isfinite(t).all():
+        x, y = (
+            nested.mapped(partial(given.tensor, name=name), part)
+            for part, name in zip(given.pair(split), ("x", "y"), strict=True)
+        )
+        sizes = {len(t) for t in (*nested.leaves(x), *nested.leaves(y))}
+        if len(sizes) > 1:
+            of = [" or ".join(map(str, sorted({len(t) for t in nested.leaves(part)}))) for part in (x, y)]
+            raise TaskError(f"x has {of[0]} examples, y has {of[1]}")
+        y = nested.mapped(lambda t: t if t.is_floating_point() else t.long(), y)
+        for name, part in (("x", x), ("y", y)):
+            if any(t.is_floating_point() and not torch.isfinite(t).all() for t in nested.leaves(part)):
                 raise TaskError(f"{name} has values that are NaN or infinite")
-        if self._images and x.ndim == 4:
+        if self._images and isinstance(x, Tensor) and x.ndim == 4:
             with tensors.one_thread():  # with two, small copies take 30 times as long when another process has a core
                 x = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)  # stored channels last, like the kernels
-        return Data(x.to(self.device), y.to(self.device))
+        return Data(*(nested.mapped(lambda t: t.to(self.device), part) for part in (x, y)))
 
     @contextmanager
     def training(self, data: Data, config: Config, seed: int) -> Iterator[_Trainer]:
@@ -198,16 +207,28 @@ class Task:
         self._shapes.set(self._module, config or {})
         self._bind(w)
         self._mode(training=False)
-        loss, error, version = 0.0, 0.0, data.x._version
+        loss, error, judged = 0.0, 0.0, []
+        versions = [t._version for t in nested.leaves(data.x)]
         with tensors.one_thread(), torch.no_grad():
             for start in range(0, len(data), CHUNK):
-                x, y = data.x[start : start + CHUNK], data.y[start : start + CHUNK]
+                x, y = (_rows(part, slice(start, start + CHUNK)) for part in (data.x, data.y))
                 output = self._forward(x)
-                loss += self._scalar_loss(output, y).item() * len(x)
-                error += self._mean_error(output, y) * len(x)
-        if data.x._version != version:
+                size = min(CHUNK, len(data) - start)
+                mean = self._scalar_loss(output, y).item()
+                loss += mean * size
+                if self.metric.value is not None:
+                    judged.append((nested.array(_told(output)), nested.array(y)))
+                else:
+                    error += (mean if self.metric.name == "loss" else self._mean_error(output, y)) * size
+        if [t._version for t in nested.leaves(data.x)] != versions:
             raise TaskError("the model has changed its inputs: its first layer must not work in place")
-        return Metrics(loss / len(data), error / len(data), len(data))
+        if not judged:
+            return Metrics(loss / len(data), error / len(data), len(data))
+        try:
+            return self.metric.measured(loss / len(data), judged, len(data))
+        except FAILURES as wrong:
+            told = f"the metric {self.metric.name!r} failed: {given.fit(output, y)}: {given.said(wrong)}"
+            raise TaskError(told) from wrong
 
     def _fresh(self, seed: int) -> nn.Module:
         with tensors.one_thread(), tensors.own_generator(self.device):
@@ -246,7 +267,8 @@ class Task:
 
     def _bound_loss(self, data: Data, rows: Rows) -> Tensor:
         picked = torch.from_numpy(rows).to(self.device)
-        return self._scalar_loss(self._forward(tensors.take(data.x, picked)), data.y.index_select(0, picked))
+        x = nested.mapped(lambda t: tensors.take(t, picked), data.x)
+        return self._scalar_loss(self._forward(x), nested.mapped(lambda t: t.index_select(0, picked), data.y))
 
     def _descend(self, w: Vector, data: Data, batches: Iterable[Rows], rates: Rates) -> None:
         """Plain SGD, the weights on the device from the first step to the last, each gradient used where it lies."""
@@ -293,15 +315,21 @@ class Task:
             w[self.trainable :] = self._flat[self.trainable :].cpu().numpy()
         return self._grad
 
-    def _forward(self, x: Tensor) -> Tensor:
+    def _forward(self, x: Any) -> Any:
         try:
-            return self._module(x)  # type: ignore[no-any-return]
+            if isinstance(x, Tensor):
+                return self._module(x)
+            return self._module(**x) if isinstance(x, Mapping) else self._module(*x)
         except FAILURES as error:  # a module of one's own may raise anything
             raise TaskError(f"the model cannot take inputs of shape {given.shape(x)}: {given.said(error)}") from error
 
-    def _scalar_loss(self, output: Tensor, y: Tensor) -> Tensor:
+    def _scalar_loss(self, output: Any, y: Any) -> Tensor:
         try:
-            loss = self._loss(output, y)
+            loss = nested.own_loss(output) if self._loss is F.cross_entropy else None
+            if loss is None:
+                loss = self._loss(nested.scores(output) if self._loss is F.cross_entropy else output, y)
+        except TaskError:
+            raise
         except FAILURES as error:  # a loss of one's own may raise anything
             raise TaskError(f"the loss does not fit: {given.fit(output, y)}: {given.said(error)}") from error
         if not isinstance(loss, Tensor) or loss.numel() != 1:
@@ -313,17 +341,22 @@ class Task:
             raise TaskError("the loss has no gradient: compute it from the model's output, by torch's functions")
         return loss
 
-    def _mean_error(self, output: Tensor, y: Tensor) -> float:
+    def _mean_error(self, output: Any, y: Any) -> float:
         if self._error is not None:
             try:
                 return float(torch.as_tensor(self._error(output, y)).double().mean())
             except FAILURES as error:
                 raise TaskError(f"the error function failed: {given.fit(output, y)}: {given.said(error)}") from error
-        if y.is_floating_point() or output.ndim != y.ndim + 1:
+        said = nested.scores(output)
+        if not isinstance(y, Tensor) or y.is_floating_point() or said.ndim != y.ndim + 1:
             raise TaskError(
-                f"no arg-max error for {given.fit(output, y)}: give Task(..., error=function) that returns a mean error"
+                f"no arg-max error for {given.fit(output, y)}: give Task(..., error=function) that returns a mean "
+                "error, or error='loss'"
             )
-        return float((output.argmax(1) != y).double().mean())
+        wrong = said.argmax(1) != y
+        if y.ndim > 1 and said is not output and (y == _IGNORED).any():
+            wrong = wrong[y != _IGNORED]  # places that the model's own loss passes over, too
+        return float(wrong.double().mean())
 
 
 class _Trainer:
@@ -353,6 +386,21 @@ class _Trainer:
     def _reseed(self, key: int | None) -> None:
         if key is not None:
             self._task._seed(number(self._seed, "draw", key))
+
+
+def _rows(part: Any, rows: slice) -> Any:
+    return part[rows] if isinstance(part, Tensor) else nested.mapped(lambda t: t[rows], part)
+
+
+def _told(output: Any) -> Any:
+    """Return what a metric reads: scores of classes where there are any, else all that the model returns."""
+    return nested.scores(output) if isinstance(output, Mapping) and "logits" in output else output
+
+
+def _classifies(loss: Any) -> bool:
+    """Return whether a loss is that of classes: torch's cross-entropy or its like, also with settings of its own."""
+    loss = loss.func if isinstance(loss, partial) else loss
+    return loss in (F.cross_entropy, F.nll_loss) or isinstance(loss, (nn.CrossEntropyLoss, nn.NLLLoss))
 
 
 def _has_dropout(module: nn.Module) -> bool:

@@ -146,8 +146,10 @@ def _score(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _evaluated(entry: dict[str, Any]) -> Evaluated:
-    result: dict[str, Any] = {k: v if isinstance(v, int) else float(v) for k, v in entry.pop("result").items()}
-    return Evaluated(**entry, result=Evaluation(**result))
+    found = entry.pop("result")
+    breakdown = {name: (float(before), float(after)) for name, (before, after) in found.pop("breakdown", {}).items()}
+    result: dict[str, Any] = {k: v if isinstance(v, int) else float(v) for k, v in found.items()}
+    return Evaluated(**entry, result=Evaluation(**result, breakdown=breakdown))
 
 
 _READERS: Mapping[str, Any] = {

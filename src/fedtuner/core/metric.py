@@ -1,0 +1,261 @@
+"""What models are judged by: the metrics that a client measures, and what the problem's own metric is.
+
+Inside a study lower is better: the *error* is the metric itself or, where higher is better, 1 minus it (of a rate) or
+its negative. A metric that can be computed from sums over examples (``Metric.sums``: counts for F1, a histogram of
+scores for AUC) can be *pooled*: clients send their sums, and the value is that of all their data together.
+A client for which a metric is not defined, such as AUC where there is one class alone, has the error NaN: it is left
+out of means, and counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtuner import checks
+from fedtuner.errors import SpecError, brief
+
+Z = 1.96  # standard errors on each side of a mean: an interval of 95 %
+Sums = Callable[[Any, Any], Any]  # (output, y) -> numbers that add up over examples
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Mean loss and error over ``count`` examples; NaN where there are none. ``sums`` are for pooled metrics."""
+
+    loss: float
+    error: float
+    count: int
+    sums: tuple[float, ...] = ()
+
+    @property
+    def finite(self) -> bool:
+        """Whether the loss is finite."""
+        return math.isfinite(self.loss)
+
+    @property
+    def undefined(self) -> bool:
+        """Whether there are examples, and yet no error."""
+        return bool(self.count) and math.isnan(self.error)
+
+
+NOTHING = Metrics(math.nan, math.nan, 0)
+
+
+@dataclass(frozen=True, init=False)
+class Metric:
+    """A problem's metric: its name, whether it is a rate, whether higher is better, and how it is computed.
+
+    ``value(output, y)`` is computed on all of a client's examples, as NumPy arrays; with ``sums(output, y)``, numbers
+    that add up over examples, ``value(sums)`` is. ``rate``: it is from 0 to 1, and shown in percent. ``worst`` is the
+    error of a model that is not finite: by default 1 for a rate, else infinity. ``pooled``, the default where there are
+    sums: clients' sums are added, and arms compared by the value of the total, not by the mean of clients' values.
+    """
+
+    name: str
+    worst: float
+    rate: bool
+    maximise: bool
+    value: Callable[..., Any] | None
+    sums: Sums | None
+    pooled: bool
+
+    def __init__(
+        self,
+        name: str = "error",
+        worst: float | None = None,
+        *,
+        rate: bool | None = None,
+        maximise: bool = False,
+        value: Callable[..., Any] | None = None,
+        sums: Sums | None = None,
+        pooled: bool | None = None,
+    ) -> None:
+        if not isinstance(name, str) or not name.isprintable() or not name.strip():
+            raise SpecError(f"a metric has the name {brief(name)}, but must have one of one line")
+        for what, given in (("value", value), ("sums", sums)):
+            if given is not None:
+                checks.function(f"{name}: {what}", given)
+        if sums is not None and value is None:
+            raise SpecError(f"{name}: sums are given, but not value(sums), the metric's value of their total")
+        if pooled and sums is None:
+            raise SpecError(f"{name}: pooled = true, but there are no sums to add: give sums(output, y)")
+        if worst is None:
+            worst = 1.0 if rate or (rate is None and name == "error") else math.inf
+        elif worst != math.inf and not checks.is_number(worst):
+            raise SpecError(f"{name}: worst = {brief(worst)}, but must be a number, or math.inf")
+        rate = worst == 1.0 if rate is None else bool(rate)
+        pooled = sums is not None if pooled is None else bool(pooled)
+        checks.settle(
+            self, name=name, worst=float(worst), rate=rate, maximise=bool(maximise), value=value, sums=sums,
+            pooled=pooled,
+        )  # fmt: skip
+
+    def turned(self, number: float) -> float:
+        """Return the error of a value of the metric; or of an error the value.
+
+        >>> Metric("f1", rate=True, maximise=True).turned(0.75), Metric("reward", maximise=True).turned(3.0)
+        (0.25, -3.0)
+        """
+        return number if not self.maximise else 1.0 - number if self.rate else -number
+
+    def text(self, error: float, spread: float = math.nan) -> str:
+        """Return an error as a person reads it: the metric's value, in percent where it is a rate.
+
+        ``spread`` is its standard error, if known: then the interval of 95 % follows.
+
+        >>> Metric().text(0.03, 0.01), Metric("mse").text(0.03), Metric("f1", rate=True, maximise=True).text(0.2)
+        ('3.0 % (1.0 to 5.0)', '0.03', '80.0 %')
+        """
+        if not math.isfinite(error):
+            return "none" if math.isnan(error) else "infinite"
+        ends = sorted(map(self.turned, (error - Z * spread, error + Z * spread)))
+        if self.rate:
+            text, ends = f"{100 * self.turned(error):.1f} %", [100 * min(max(end, 0.0), 1.0) for end in ends]
+        else:
+            text = f"{self.turned(error):.4g}"
+        digits = ".1f" if self.rate else ".4g"
+        return f"{text} ({ends[0]:{digits}} to {ends[1]:{digits}})" if math.isfinite(spread) else text
+
+    def measured(self, loss: float, parts: Sequence[tuple[Any, Any]], count: int) -> Metrics:
+        """Return the metrics of a split, given as (output, y) of one or several parts of it."""
+        if self.value is None:
+            raise SpecError(f"{self.name}: the metric has no value(output, y), so it cannot be measured here")
+        if self.sums is None:
+            output, y = (_joined(side) for side in zip(*parts, strict=True))
+            return Metrics(loss, self._error(self.value(output, y)), count)
+        total = np.sum([np.asarray(self.sums(*part), np.float64).reshape(-1) for part in parts], axis=0)
+        return Metrics(loss, self._error(self.value(total)), count, tuple(map(float, total)))
+
+    def pool(self, metrics: Sequence[Metrics], mean: Metrics) -> Metrics:
+        """Return the mean of clients' metrics with the error of all their examples together.
+
+        Clients whose model is not finite have no sums: their examples count with the worst error.
+        """
+        sums = [m.sums for m in metrics if m.count and m.sums]
+        if not sums or self.value is None or not self.pooled:
+            return mean
+        total = np.sum(sums, axis=0)
+        lost = sum(m.count for m in metrics if m.count and not m.finite) / mean.count
+        error = self._error(self.value(total))
+        if lost:
+            error = self.worst if lost == 1 or math.isinf(self.worst) else (1 - lost) * error + lost * self.worst
+        return replace(mean, error=error, sums=tuple(map(float, total)))
+
+    def _error(self, value: Any) -> float:
+        return math.nan if value is None else self.turned(float(value))
+
+    def table(self) -> dict[str, Any]:
+        """Return what a journal says of it."""
+        return {name: getattr(self, name) for name in ("name", "worst", "rate", "maximise", "pooled")}
+
+    @staticmethod
+    def of(problem: Mapping[str, Any]) -> Metric:
+        """Return the metric of a problem as a journal describes it; without functions to compute it."""
+        table = problem.get("metric")
+        if not isinstance(table, Mapping):
+            return Metric()
+        made = Metric(table["name"], float(table["worst"]), rate=table["rate"], maximise=table["maximise"])
+        checks.settle(made, pooled=bool(table["pooled"]))
+        return made
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Return arrays, or tables and tuples of arrays, as one."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if isinstance(first, Mapping):
+        return {key: _joined([part[key] for part in parts]) for key in first}
+    if isinstance(first, (tuple, list)):
+        return tuple(map(_joined, zip(*parts, strict=True)))
+    return np.concatenate([np.asarray(part) for part in parts])
+
+
+# Metrics of classifiers. Outputs are scores of classes, [examples, classes]; or, of two classes, one score per example.
+
+
+@dataclass(frozen=True)
+class _Confusion:
+    """For each class: examples of it that were found, taken for it wrongly, and missed."""
+
+    classes: tuple[int, ...]
+
+    def __call__(self, output: Any, y: Any) -> NDArray[np.float64]:
+        output, y = np.asarray(output), np.asarray(y).reshape(-1)
+        one = output.ndim == 1 or output.shape[1] == 1
+        said = (output.reshape(-1) > 0).astype(np.int64) if one else output.argmax(1)
+        rows = [((said == k) & (y == k), (said == k) & (y != k), (said != k) & (y == k)) for k in self.classes]
+        return np.array([[np.sum(part) for part in row] for row in rows], np.float64)
+
+
+def _f1(sums: NDArray[np.float64]) -> float:
+    found, wrong, missed = sums.reshape(-1, 3).T
+    size = 2 * found + wrong + missed
+    there = size > 0
+    return float(np.mean(2 * found[there] / size[there])) if there.any() else math.nan
+
+
+def f1(classes: int = 2, *, positive: int | None = None, pooled: bool = True) -> Metric:
+    """Return F1: of the class ``positive`` (1, where there are two classes), else the mean over classes that occur.
+
+    Pooled it is computed from counts over all clients. One score per example is a logit: positive above 0.
+    """
+    count = checks.whole("classes", classes, 2)
+    positive = 1 if positive is None and count == 2 else positive
+    of = tuple(range(count)) if positive is None else (checks.whole("positive", positive, 0, count - 1),)
+    return Metric("f1", rate=True, maximise=True, value=_f1, sums=_Confusion(of), pooled=pooled)
+
+
+@dataclass(frozen=True)
+class _Histogram:
+    """How many examples of class 0 and of class 1 have scores in each of the bins of [0, 1]."""
+
+    bins: int
+    logits: bool
+
+    def __call__(self, output: Any, y: Any) -> NDArray[np.float64]:
+        output, y = np.asarray(output, np.float64), np.asarray(y).reshape(-1)
+        if output.ndim > 1 and output.shape[1] > 2:
+            raise SpecError(f"auc is for two classes, but the output has {output.shape[1]}: use f1(classes)")
+        two = output.ndim > 1 and output.shape[1] == 2
+        score = (output[:, 1] - (output[:, 0] if self.logits else 0.0)) if two else output.reshape(-1)
+        p = 0.5 * (1 + np.tanh(0.5 * score)) if self.logits else score
+        bin = np.minimum((np.clip(p, 0.0, 1.0) * self.bins).astype(np.int64), self.bins - 1)
+        return np.concatenate([np.bincount(bin[y == k], minlength=self.bins) for k in (0, 1)]).astype(np.float64)
+
+
+def _auc(sums: NDArray[np.float64]) -> float:
+    negative, positive = sums.reshape(2, -1)
+    pairs = negative.sum() * positive.sum()
+    below = np.cumsum(negative) - negative  # scores of one bin count half
+    return float((positive * (below + 0.5 * negative)).sum() / pairs) if pairs else math.nan
+
+
+def auc(bins: int = 1000, *, logits: bool = True, pooled: bool = True) -> Metric:
+    """Return the area under the ROC curve of two classes, from a histogram of scores with so many bins.
+
+    Scores are logits, or (``logits=False``) probabilities; those of one bin count as equal. It is not defined where
+    there is one class alone. Pooled it is that of all clients' examples together.
+    """
+    sums = _Histogram(checks.whole("bins", bins, 2), bool(logits))
+    return Metric("auc", rate=True, maximise=True, value=_auc, sums=sums, pooled=pooled)
+
+
+def _right(output: Any, y: Any) -> tuple[float, float]:
+    output, y = np.asarray(output), np.asarray(y)
+    return float(np.sum(output.argmax(1) == y)), float(y.size)
+
+
+def _ratio(sums: NDArray[np.float64]) -> float:
+    return float(sums[0] / sums[1])
+
+
+def accuracy() -> Metric:
+    """Return the share of examples whose highest score is that of their class: 1 minus the arg-max error."""
+    return Metric("accuracy", rate=True, maximise=True, value=_ratio, sums=_right)
