@@ -15,10 +15,10 @@ import fedtuner
 
 PUBLIC = {
     "Space", "Float", "Int", "PowerOfTwo", "Choice", "OneMinus",
-    "Client", "Simulation", "Outside", "Metrics",
+    "Client", "Simulation", "Outside", "Learner", "Metric", "Metrics",
     "tune", "prepare", "untuned", "load", "auto", "paper", "Study", "FedEx", "halving", "random_search", "hyperband",
     "FedtunerError", "Interrupted",
-    "data", "fedex", "flower", "methods", "pytorch", "samplers", "schedules", "space",
+    "data", "fedex", "flower", "methods", "metrics", "pytorch", "samplers", "schedules", "sklearn", "space",
 }  # fmt: skip
 HEAVY = {
     "torch", "greenlet", "flwr", "ray", "optuna", "cmaes", "sqlalchemy", "sklearn", "scipy", "pandas", "matplotlib",

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedtuner import data, flower, methods, metrics, pytorch, samplers, schedules, space
+    from fedtuner import data, flower, methods, metrics, pytorch, samplers, schedules, sklearn, space
     from fedtuner.core.metric import Metric, Metrics
     from fedtuner.errors import FedtunerError, Interrupted
-    from fedtuner.federations import Client, Outside, Simulation
+    from fedtuner.federations import Client, Learner, Outside, Simulation
     from fedtuner.run.auto import auto
     from fedtuner.run.paper import paper
     from fedtuner.run.result import load
@@ -27,19 +27,19 @@ __all__ = [
     # spaces
     "Space", "Float", "Int", "PowerOfTwo", "Choice", "OneMinus",
     # problems
-    "Client", "Simulation", "Outside", "Metric", "Metrics",
+    "Client", "Simulation", "Outside", "Learner", "Metric", "Metrics",
     # tuning
     "tune", "prepare", "untuned", "load", "auto", "paper", "Study", "FedEx", "halving", "random_search", "hyperband",
     # errors
     "FedtunerError", "Interrupted",
     # modules
-    "data", "fedex", "flower", "methods", "metrics", "pytorch", "samplers", "schedules", "space",
+    "data", "fedex", "flower", "methods", "metrics", "pytorch", "samplers", "schedules", "sklearn", "space",
 ]  # fmt: skip
 
 
 _FROM = {
     "space": ("Space", "Float", "Int", "PowerOfTwo", "Choice", "OneMinus"),
-    "federations": ("Client", "Simulation", "Outside"),
+    "federations": ("Client", "Learner", "Simulation", "Outside"),
     "core.metric": ("Metric", "Metrics"),
     "run.auto": ("auto",),
     "run.paper": ("paper",),

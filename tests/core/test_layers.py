@@ -19,7 +19,8 @@ LAYERS = (
     ("run",),
     ("flower", "data", "problems", "report", "experiments", "page", "theory", "testing", "cli"),
 )
-FACE = {"__init__", "__main__", "pytorch"}  # the public names: they import from everywhere, and nobody imports them
+# The public names: they import from everywhere, and nobody imports them.
+FACE = {"__init__", "__main__", "metrics", "pytorch", "sklearn"}
 
 # Libraries beside NumPy, and the files that adapt them: a name that ends in a slash is a folder.
 ADAPTERS = {

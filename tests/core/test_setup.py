@@ -126,9 +126,9 @@ def learning() -> ft.Simulation:
 
 
 BAD = {
-    "a method's name": (
-        {"method": "fedavg"},
-        "method = 'fedavg', but must be a Method such as fedtuner.methods.fedavg",
+    "no method": (
+        {"method": 3},
+        "method = 3, but must be a Method such as fedtuner.methods.fedavg",
     ),
     "a space as a dict": ({"space": {"client": {"lr": 0.1}}}, "space = .*, but must be a fedtuner.Space"),
     "a tuner's name": ({"tuner": "fedex"}, r"tuner = 'fedex', but must be a tuner such as fedtuner.FedEx\(k=27\)$"),
@@ -358,7 +358,8 @@ def test_every_field_of_a_setup_is_in_its_table() -> None:
     """What is left out would not be compared when a study is continued."""
     table = resolved().describe()
     for name in Setup.__dataclass_fields__:
-        assert name in table or name in ("space", "privacy"), name
+        assert name in table or name in ("space", "privacy", "across"), name
+    assert resolved(across="worst tenth").describe()["across"] == "worst tenth"
 
 
 def test_what_every_schedule_has_is_said_by_the_same_names() -> None:

@@ -490,7 +490,7 @@ def test_an_executor_of_ones_own_does_the_work(study):
     ("changed", "said"),
     [
         ({"problem": toys.clients()}, "problem is list, but must be a Simulation"),
-        ({"method": "fedavg"}, "method = 'fedavg', but must be a Method such as fedtuner.methods.fedavg"),
+        ({"method": 3}, "method = 3, but must be a Method such as fedtuner.methods.fedavg"),
         ({"workers": 0}, "workers = 0, but must be a whole number >= 1"),
         ({"workers": 1.5}, "workers = 1.5, but must be a whole number"),
         ({"workers": True}, "workers = True, but must be a whole number"),

@@ -128,9 +128,9 @@ class Metric:
             raise SpecError(f"{self.name}: the metric has no value(output, y), so it cannot be measured here")
         if self.sums is None:
             output, y = (_joined(side) for side in zip(*parts, strict=True))
-            return Metrics(loss, self._error(self.value(output, y)), count)
+            return Metrics(loss, self.error_of(self.value(output, y)), count)
         total = np.sum([np.asarray(self.sums(*part), np.float64).reshape(-1) for part in parts], axis=0)
-        return Metrics(loss, self._error(self.value(total)), count, tuple(map(float, total)))
+        return Metrics(loss, self.error_of(self.value(total)), count, tuple(map(float, total)))
 
     def pool(self, metrics: Sequence[Metrics], mean: Metrics) -> Metrics:
         """Return the mean of clients' metrics with the error of all their examples together.
@@ -142,12 +142,13 @@ class Metric:
             return mean
         total = np.sum(sums, axis=0)
         lost = sum(m.count for m in metrics if m.count and not m.finite) / mean.count
-        error = self._error(self.value(total))
+        error = self.error_of(self.value(total))
         if lost:
             error = self.worst if lost == 1 or math.isinf(self.worst) else (1 - lost) * error + lost * self.worst
         return replace(mean, error=error, sums=tuple(map(float, total)))
 
-    def _error(self, value: Any) -> float:
+    def error_of(self, value: Any) -> float:
+        """Return the error of a value; NaN for None: not defined."""
         return math.nan if value is None else self.turned(float(value))
 
     def table(self) -> dict[str, Any]:

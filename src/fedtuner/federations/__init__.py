@@ -1,6 +1,7 @@
 """Where the clients are: in this process (``Simulation``), or outside of fedtuner (``Outside``)."""
 
+from fedtuner.federations.learner import Learner
 from fedtuner.federations.outside import Outside
 from fedtuner.federations.simulation import Client, Lazy, Simulation
 
-__all__ = ["Client", "Lazy", "Outside", "Simulation"]
+__all__ = ["Client", "Lazy", "Learner", "Outside", "Simulation"]

@@ -1,0 +1,73 @@
+"""Any model that two functions train and evaluate, as a learner: ``Learner(arrays, fit, evaluate)``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedtuner import checks
+from fedtuner.core.code import known_by
+from fedtuner.core.metric import NOTHING, Metric, Metrics
+from fedtuner.core.model import Hyper, Vector
+from fedtuner.errors import TaskError, brief
+from fedtuner.federations.arrays import NamedArrays
+from fedtuner.space import Config
+
+Arrays = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Given:
+    """A client's split as it was given: what ``fit`` and ``evaluate`` get."""
+
+    split: Any
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+
+class Learner(NamedArrays):
+    """A model of named arrays, and the functions that train and evaluate it on a client's split.
+
+    ``fit(arrays, split, config, seed)`` returns arrays as they were given, ``evaluate(arrays, split, config)``
+    the loss and the metric's value (by default the error rate), or a ``Metrics``. ``hyperparameters``, names to
+    ``Hyper``, say what ``config`` has; without them a space must. A split's length is that of its y, or its own.
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, Any],
+        fit: Callable[[Arrays, Any, Config, int], Mapping[str, Any]],
+        evaluate: Callable[[Arrays, Any, Config], Any],
+        *,
+        hyperparameters: Mapping[str, Hyper] | None = None,
+        metric: Metric | None = None,
+    ) -> None:
+        super().__init__(arrays, metric)
+        checks.function("fit", fit)
+        checks.function("evaluate", evaluate)
+        self._fit, self._evaluate = fit, evaluate
+        self.hyperparameters = dict(hyperparameters or {})
+        self.code = {"fit": known_by(fit), "evaluate": known_by(evaluate)}
+
+    def prepare(self, split: Any) -> Given:
+        """Return the split with its length."""
+        sized = split[1] if isinstance(split, tuple) and len(split) == 2 else split
+        return Given(split, 0 if split is None else len(sized))
+
+    def fit(self, w: Vector, data: Given, config: Config, seed: int) -> Vector:
+        """Return w after the user's training."""
+        return self.vector(self._fit(self.arrays(w), data.split, config, seed)) if len(data) else w
+
+    def evaluate(self, w: Vector, data: Given, config: Config) -> Metrics:
+        """Return what the user's function measures."""
+        if not len(data):
+            return NOTHING
+        found = self._evaluate(self.arrays(w), data.split, config)
+        if isinstance(found, Metrics):
+            return found
+        if not isinstance(found, tuple) or len(found) != 2:
+            raise TaskError(f"evaluate returned {brief(found)}, but must return a loss and a value, or Metrics")
+        return Metrics(float(found[0]), self.metric.error_of(found[1]), len(data))
