@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SIMULATION := .venv-flower
 PFL := .venv-pfl
+BROWSER := .browser
 # Two processes, a file of tests in one of them; the files in their order, Flower's networks first (tests/conftest.py):
 # they wait while the rest computes.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
@@ -24,7 +25,7 @@ help:
 	@echo "make flower-simulation  the examples in Flower's simulation engine, in an environment of its own"
 	@echo "make pfl    pfl-research's own loop, tuned by ask and tell, in an environment of its own"
 	@echo "make setup  only make $(VENV), with $(BIN)/fedtuner in it"
-	@echo "make clean  remove $(VENV), $(SIMULATION), $(PFL) and caches (not runs/)"
+	@echo "make clean  remove $(VENV), $(SIMULATION), $(PFL), $(BROWSER) and caches (not runs/)"
 
 setup: $(VENV)/.ready
 
@@ -37,7 +38,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 demo: setup
 	@$(BIN)/fedtuner run digits --budget 500 --baseline
 
-test: setup $(SIMULATION)/.ready $(PFL)/.ready
+test: setup $(SIMULATION)/.ready $(PFL)/.ready $(BROWSER)/.ready
 	@$(BIN)/python -m pytest $(PARALLEL)
 
 quick: setup
@@ -89,6 +90,13 @@ $(PFL)/.ready: $(VENV)/.ready constraints-pfl.txt
 		--constraint constraints.txt --constraint constraints-pfl.txt pfl
 	@touch $@
 
+# The page is tested in a browser: one that is installed, else Debian's chromium in a folder of its own (100 MB, twenty
+# seconds). Where there is none, these tests are skipped and say why.
+$(BROWSER)/.ready: scripts/browser.sh
+	@echo "Setting up $(BROWSER) ..."
+	@scripts/browser.sh $(BROWSER)
+	@touch $@
+
 pfl: $(PFL)/.ready
 	@$(PFL)/bin/python examples/ask_tell_pfl/tune.py
 
@@ -98,4 +106,4 @@ wheel: setup
 	@PYTHON=$(PYTHON) scripts/check_wheel.sh
 
 clean:
-	rm -rf $(VENV) $(SIMULATION) $(PFL) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SIMULATION) $(PFL) $(BROWSER) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -6,6 +6,7 @@
   const $ = (id) => document.getElementById(id);
   const charts = new Map();
   const show = { metric: "error", when: "after", raw: false };
+  let aimed = 0; // where the pointer is in its chart, from the top
   let studies = given.studies, comparing = given.comparison, at = 0, chosen = null, asked = null;
   const study = () => studies[at];
   const armOf = (id) => study().arms.find((arm) => arm.id === id);
@@ -21,7 +22,10 @@
       charts.delete(id);
       return null;
     }
-    if (!charts.has(id)) charts.set(id, echarts.init(place, null, { renderer: "svg" }));
+    if (!charts.has(id)) {
+      charts.set(id, echarts.init(place, null, { renderer: "svg" }));
+      charts.get(id).getZr().on("mousemove", (event) => { aimed = event.offsetY; });
+    }
     const chart = charts.get(id);
     chart.resize();
     chart.setOption(option, { notMerge: true });
@@ -81,14 +85,11 @@
     const s = study(), name = `${show.metric}_${show.when}`, say = valueOf(s, show.metric), alive = s.arms.filter((a) => !a.out).length;
     const smooth = s.window > 1 ? ` Lines are means of the last ${s.window} rounds; bands are 90 % intervals of these means: wide where few clients have validated.` : " Bands are 90 % intervals: wide where few clients have validated.";
     put("race-text", `Each line is an arm, from its first round to where it was cut (×).${show.raw ? "" : smooth} Click a line to choose the arm.`);
-    let y = 0;
-    const pointer = () => chart.convertFromPixel({ yAxisIndex: 0 }, y);
+    const pointer = () => chart.convertFromPixel({ yAxisIndex: 0 }, aimed);
     const ended = last((s.winner ? armOf(s.winner.arm) : armOf(chosen) || { [name]: { mean: [] } })[name].mean);
     const chart = s.arms.length ? draw("race-chart", race(s, show, chosen, pointer),
       `Curves of ${plural(s.arms.length, "arm")} over their rounds, ${show.metric} ${show.when} local training. ${s.winner ? `The winner, arm ${s.winner.arm}, ends at ${say(ended)}.` : `${plural(alive, "arm")} not eliminated yet.`} The table below has each arm.`) : draw("race-chart", null);
     if (chart) {
-      chart.getZr().off("mousemove");
-      chart.getZr().on("mousemove", (event) => { y = event.offsetY; });
       chart.off("click");
       chart.on("click", (event) => { if (/^arm-\d+$/.test(event.seriesId)) choose(+event.seriesId.slice(4)); });
     } else put("race-text", "No round is written yet.");
