@@ -31,7 +31,7 @@ ADAPTERS = {
     "ray": (),
     "optuna": ("samplers/by_optuna.py", "report/to_optuna.py", "page/importance.py"),
     "sqlalchemy": ("report/to_optuna.py",),
-    "matplotlib": ("experiments/figures.py", "experiments/pictures.py", "theory/picture.py"),
+    "matplotlib": ("experiments/figures.py", "experiments/pictures.py", "page/plots.py", "theory/picture.py"),
     "sklearn": ("data/digits.py", "problems/digits.py"),
     "IPython": ("run/watch.py",),
     "pandas": ("run/result.py",),

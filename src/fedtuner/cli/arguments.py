@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from fedtuner import __version__
 from fedtuner.cli import data, experiments, pages, studies
+from fedtuner.cli.pages import KINDS
 from fedtuner.errors import brief, one_line
 
 
@@ -131,6 +132,15 @@ def _on_pages(commands: Any) -> None:
     watch.add_argument("store", type=place, help="the study's folder")
     watch.add_argument("--port", type=whole, default=0, help="where it listens on 127.0.0.1 (default: any free one)")
     watch.set_defaults(command=pages.watch)
+
+    plot = commands.add_parser(
+        "plot", help="draw a study for a paper", description="Draw one view of a study, sized for a two-column paper."
+    )
+    plot.add_argument("kind", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
+    plot.add_argument("stores", type=place, nargs="+", metavar="store", help="the study's folder; several to compare")
+    plot.add_argument("-o", "--out", type=place, required=True, metavar="FILE", help="a name in .svg, .png or .pdf")
+    plot.add_argument("--arm", type=whole, help="the arm to draw (default: the winner)")
+    plot.set_defaults(command=pages.plot)
 
 
 def _on_suites(commands: Any) -> None:

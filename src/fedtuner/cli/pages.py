@@ -8,6 +8,11 @@ from pathlib import Path
 from fedtuner.cli.output import printing, tell
 from fedtuner.errors import SpecError
 
+# The figures of page/plots.py, which is imported only when one is drawn.
+KINDS = (
+    "race", "incumbent", "configurations", "importance", "theta", "clients", "lineage", "health", "comparison",
+)  # fmt: skip
+
 
 def report(arguments: Namespace) -> None:
     """Write the page of one or several studies."""
@@ -27,3 +32,12 @@ def watch(arguments: Namespace) -> None:
     from fedtuner.page import serve
 
     serve.watch(arguments.store, arguments.port, tell)
+
+
+def plot(arguments: Namespace) -> None:
+    """Write a figure of one or several studies."""
+    from fedtuner.page import plots
+
+    written = plots.write(arguments.kind, list(dict.fromkeys(arguments.stores)), arguments.out, arguments.arm)
+    with printing(str(written)):
+        print(f"wrote {written}")

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedtuner.errors import SpecError, suggest
 from fedtuner.experiments import pictures, results
+from fedtuner.experiments.pictures import COLOURS
 from fedtuner.experiments.results import Result
 from fedtuner.experiments.statistics import summary
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 KINDS = ("online", "sweep", "theta", "ranges")
 _KNOWN = ("kind", "x", "line", "panel", "only", "name", "log")
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito's
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,7 @@ def draw(path: Path, to: Path, suite: Mapping[str, Any] | None = None) -> list[P
         raise SpecError(f"no results in {path}: 'fedtuner bench' makes them")
     if not suite.get("figures"):
         raise SpecError(f"the suite of {path} names no [[figures]]: add one, such as kind = 'online'")
-    try:
-        import matplotlib as _  # noqa: F401
-    except ImportError as error:
-        raise SpecError("figures need matplotlib: pip install 'fedtuner[plot]'") from error
+    pictures.needed("figures")
     files = []
     for wanted in suite["figures"]:
         made = figure(kept.studies, wanted, suite.get("along", ""))
@@ -209,7 +206,7 @@ def paint(made: Figure, title: str = "") -> dict[str, bytes]:
             (_paint_ranges if made.kind == "ranges" else _paint_lines)(ax, made, points)
             ax.set_title(panel, fontsize=9)
             ax.set_xlabel(made.x)
-            ax.spines[["top", "right"]].set_visible(False)
+            pictures.plain(ax)
         grid[0][0].set_ylabel(made.y)
         if title:
             canvas.suptitle(textwrap.fill(title, 64 * len(panels)), fontsize=10)
@@ -224,20 +221,16 @@ def _paint_lines(ax: Axes, made: Figure, points: Sequence[Point]) -> None:
     for n, line in enumerate(lines):
         mine = [point for point in points if point.line == line]
         x = [float(names.index(p.x)) if words else float(p.x) for p in mine]
-        y, (low, high) = [p.mean for p in mine], band(mine)
+        y, ends = [p.mean for p in mine], band(mine)
         colour, fewest = COLOURS[n % len(COLOURS)], min(p.n for p in mine)
         label = ", ".join(filter(None, (line, "n = 1" * (fewest == 1)))) or None
         if made.kind == "sweep":
             if words:  # names have no values between them, so no line joins them
                 x = [at + 0.1 * (n - (len(lines) - 1) / 2) for at in x]
                 ax.set_xticks(range(len(names)), [str(name) for name in names], rotation=30, ha="right")
-            bars = [[a - b for a, b in zip(y, low, strict=True)], [b - a for a, b in zip(y, high, strict=True)]]
-            style = "none" if words else "-"
-            ax.errorbar(x, y, bars, color=colour, label=label, marker="o", ms=4, capsize=3, lw=1, ls=style)
-        else:
-            online = made.kind == "online"  # a step function: the incumbent stays the same until the next point
-            ax.fill_between(x, low, high, step="post" if online else None, color=colour, alpha=0.18, lw=0)
-            ax.plot(x, y, color=colour, label=label, lw=1.4, drawstyle="steps-post" if online else "default")
+            pictures.intervals(ax, x, y, ends, color=colour, label=label, ls="none" if words else "-")
+        else:  # an incumbent stays the same until the next point
+            pictures.curve(ax, x, y, ends, steps=made.kind == "online", color=colour, label=label)
     if made.log == "x" and not words:
         above = [float(name) for name in names if float(name) > 0]
         if len(above) < len(names):

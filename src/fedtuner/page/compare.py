@@ -27,7 +27,7 @@ def comparison(paths: Iterable[Path]) -> dict[str, Any]:
         plain = found["evaluations"].get("untuned", {}).get("test mode error")
         if plain is not None:
             spec = found["spec"]
-            name = f"untuned / {spec['problem']['name']} / {spec['method']}"
+            name = f"untuned, {found['budget']} rounds: {spec['method']} on {spec['problem']['name']}"
             untuned.setdefault(name, {})[spec["seed"]] = float(plain[spec["target"]])
     if not finished:
         return {"rows": [], "rates": True, "notes": notes}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,14 @@ class Results:
         Files that exist are replaced only with ``force``.
         """
         return write(self, checks.path("folder", folder, "a folder"), force)
+
+    def plot(self, kind: str = "race", arm: int | None = None) -> Any:
+        """Return a figure of one view of the study, by matplotlib: those of ``fedtuner plot``.
+
+        race, incumbent, configurations, importance, theta, clients, lineage, health or comparison; ``arm`` is the arm
+        to show, by default the winner. Notebooks show it; ``savefig`` writes it.
+        """
+        return import_module("fedtuner.page.plots").of_study(self.store, kind, arm)  # what shows studies is above them
 
 
 def load(store: str | Path | Store) -> Results:
