@@ -52,8 +52,9 @@ def option(page, chart):
     )
 
 
-@pytest.mark.parametrize("viewport", [PHONE, LAPTOP], ids=["phone", "laptop"])
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize(
+    ("name", "viewport"), [(name, LAPTOP) for name in STUDIES] + [("halving", PHONE), ("a budget", PHONE)]
+)
 def test_every_kind_of_study_is_drawn_without_complaint(browser, pages, name, viewport):
     with opened(browser, pages(name), viewport, "dark" if viewport is PHONE else "light") as page:
         assert page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
