@@ -147,7 +147,7 @@ BAD = {
         {"combine": "median"},
         r"combine = 'median', but must be such as fedtuner.core.robust.Median\(\)",
     ),
-    "a privacy that is none": ({"privacy": 0.5}, "privacy = 0.5, but must be an object with release"),
+    "a privacy that is none": ({"privacy": 0.5}, "privacy = 0.5, but must be such as fedtuner.core.privacy.Gaussian"),
     "too many clients": ({"cohort": 7}, "cohort = 7, but the problem has 6 clients: lower cohort"),
     "no client": ({"cohort": 0}, "cohort = 0, but must be a whole number >= 1"),
     "a cohort in words": ({"cohort": "3"}, "cohort = '3', but must be a whole number"),
@@ -299,7 +299,7 @@ def sums() -> Sums:
             "fedex.tries = 2, but with secure aggregation a client tries one candidate",
         ),
         ({"schedule": Curious()}, "Curious reads single clients' values, but with secure aggregation"),
-        ({"screens": (Weights(),)}, "screens and privacy look at single reports, but .*: leave them out"),
+        ({"screens": (Weights(),)}, "screens compare single reports, but .*: leave them out"),
     ],
 )
 def test_what_secure_sums_cannot_carry(changed: dict[str, object], said: str) -> None:

@@ -184,6 +184,12 @@ class Half:
 class Quiet:
     """Adds one to the change, and releases nothing of single clients."""
 
+    def over(self, rounds):
+        return self
+
+    def bound(self, plan, reports):
+        return list(reports)
+
     def release(self, tally, key, seed):
         assert (key, seed) == ((0, 0), 0)
         return replace(tally, change=tally.change + np.float32(1), rows=(), memory={})

@@ -380,7 +380,7 @@ def test_a_study_with_masks_continues(tmp_path):
         ({"method": ft.methods.scaffold}, "method = scaffold, .* use one of fedavg, fedprox, reptile"),
         ({"method": ft.methods.feddyn}, "method = feddyn"),
         ({"method": ft.methods.maml}, "method = maml"),
-        ({"screens": (Weights(),)}, "screens and privacy look at single reports"),
+        ({"screens": (Weights(),)}, "screens compare single reports"),
         ({"cohort": 2}, "cohort = 2, but a secure sum needs 3 clients"),
         ({"cohort": 1001}, "cohort = 1001, but a secure sum holds 1000 clients at most"),
         ({"fedex": ft.FedEx(k=3, tries="all")}, "fedex.tries = 3, but with secure aggregation a client tries one"),

@@ -115,6 +115,12 @@ def test_who_is_slow_is_not_broken():
 class Quiet:
     """Privacy without noise: nothing of single clients is released."""
 
+    def over(self, rounds: int) -> Quiet:
+        return self
+
+    def bound(self, plan: Any, reports: Any) -> list[Any]:
+        return list(reports)
+
     def release(self, tally: Tally, key: Any, seed: int) -> Tally:
         return replace(tally, rows=())
 

@@ -251,7 +251,7 @@ SETTINGS = [
     ("combine-a-text", lambda: study(combine="median"), r"combine = 'median', but must be such as"),
     ("combine-a-function", lambda: study(combine=np.median), r"combine = .*median.*, but must be such as"),
     ("combine-share", lambda: Trimmed(0.7), r"combine.share = 0.7, but must be in \[0, 0.49\]"),
-    ("privacy-a-number", lambda: study(privacy=1.0), r"privacy = 1.0, but must be an object with"),
+    ("privacy-a-number", lambda: study(privacy=1.0), r"privacy = 1.0, but must be such as fedtuner.core.privacy"),
     ("screens-a-text", lambda: study(screens="norm"), r"screens = 'norm', but must be a tuple of"),
     ("screens-of-numbers", lambda: study(screens=(1,)), r"screens = \(1,\), but must be a tuple of"),
     ("screens-a-function", lambda: study(screens=len), r"screens = .*len.*, but must be a tuple of"),

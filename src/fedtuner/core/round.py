@@ -122,8 +122,8 @@ class Round:
 
     def screen(self, plan: Plan, reports: Reports) -> list[Report | None]:
         """Return the reports after the study's screens; None where one is dropped."""
-        screened = list(reports)
-        for screen in self.setup.screens:
+        screened, privacy = list(reports), self.setup.privacy
+        for screen in self.setup.screens if privacy is None else (*self.setup.screens, privacy.bound):
             after = screen(plan, screened)
             screened = [self._recomputed(plan, *three) for three in zip(plan.jobs, screened, after, strict=True)]
         return screened

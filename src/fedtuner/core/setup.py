@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from fedtuner import checks, tables
 from fedtuner.core.across import ACROSS, ALL, GROUP
 from fedtuner.core.engine import ENGINES
@@ -61,6 +63,8 @@ class Setup:
         checks.one_of("cohorts", self.cohorts, COHORTS)
         checks.one_of("weights", self.weights, WEIGHTS)
         checks.one_of("across", self.across, ACROSS)
+        if self.privacy is not None:  # also where a schedule is extended
+            checks.settle(self, privacy=self.privacy.over(self.schedule.budget))
         checks.settle(self, cohort=cohort, seed=seed, cooling=checks.number("cooling", self.cooling, 0, 1))
 
     def shares_cohorts(self, present: int) -> bool:
@@ -127,7 +131,7 @@ def resolve(federation: Federation, **given: Any) -> Setup:
     unknown = model.own_training and not model.hyperparameters  # what the clients' code reads is for them to say
     check(method, Space(server=space.server) if unknown else space, model.hyperparameters)
     _check_batch(space, model.smallest_batch)
-    given.setdefault("screens", federation.screens)
+    given.setdefault("screens", federation.screens if given.get("privacy") is None else ())
     setup = Setup(method=method, space=space, engine=engine.name, **given)
     if method.sums and setup.combine.each:
         raise SpecError(
@@ -137,7 +141,12 @@ def resolve(federation: Federation, **given: Any) -> Setup:
     if setup.across == GROUP and not federation.groups:
         raise SpecError(f"across = {GROUP!r}, but clients have no groups: give Simulation(..., groups={{id: group}})")
     if federation.shows == "sums":
-        _check_sums(setup)
+        if setup.privacy is not None:
+            raise SpecError("privacy bounds single reports, but with secure aggregation there are none: leave it out")
+        _check_sums(setup, "with secure aggregation")
+    if setup.privacy is not None:
+        _check_sums(setup, "with privacy")
+        _check_optimisers(setup)
     federation.check(setup)
     setup.sampler.check(space, setup.schedule)
     tables.plain(setup.describe())  # raises an error for settings that a study.toml cannot express
@@ -156,7 +165,7 @@ def check_given(federation: Federation, given: Mapping[str, Any]) -> None:
         "schedule": (Schedule, "a schedule such as fedtuner.halving(budget=2000)"),
         "sampler": (Sampler, "a sampler such as fedtuner.samplers.optuna('tpe')"),
         "combine": (Combine, "such as fedtuner.core.robust.Median()"),
-        "privacy": (Privacy, "an object with release() and spent(), or None"),
+        "privacy": (Privacy, "such as fedtuner.core.privacy.Gaussian(epsilon=8), or None"),
     }
     for name, (kind, words) in kinds.items():
         value = given.get(name)
@@ -226,14 +235,24 @@ def _check_batch(space: Space, smallest: int) -> None:
         raise SpecError(f"client.batch = {least}, but a model with batch-norm cannot train on fewer than 2 examples")
 
 
-def _check_sums(setup: Setup) -> None:
-    """Refuse what does not work with secure aggregation."""
+def _check_optimisers(setup: Setup) -> None:
+    """Refuse server optimisers for which clients send more than their change: privacy does not bound it."""
+    named, default = setup.space.server.get("optimiser"), setup.method.server["optimiser"].default
+    for name in named.ends() if named else (default,):
+        if setup.method.optimisers[str(name)].extra(np.zeros(1, np.float32)):
+            raise SpecError(
+                f"server.optimiser = {name!r} reads more than changes, which privacy does not bound: use sgd"
+            )
+
+
+def _check_sums(setup: Setup, how: str) -> None:
+    """Refuse what needs single clients' reports."""
     method, tuner = setup.method, setup.tuner
-    sums = "with secure aggregation the server sees only sums"
+    sums = f"{how} the server sees only sums"
     if method.memory or method.extra or method.sends:
         raise SpecError(f"method = {method.name}, but {sums} of updates: use one of fedavg, fedprox, reptile, fedpa")
-    if setup.screens or setup.privacy is not None:
-        raise SpecError(f"screens and privacy look at single reports, but {sums}: leave them out")
+    if setup.screens:
+        raise SpecError(f"screens compare single reports, but {sums}: leave them out")
     if setup.across != ALL:
         raise SpecError(f"across = {setup.across!r} compares single clients, but {sums}: use {ALL!r}")
     if setup.combine.each:
@@ -241,6 +260,6 @@ def _check_sums(setup: Setup) -> None:
     if tuner.labels is None:
         raise SpecError(f"{type(tuner).__name__} cannot be summed by label, but {sums}: use FedEx")
     if tuner.tried > 1:
-        raise SpecError(f"fedex.tries = {tuner.tried}, but with secure aggregation a client tries one candidate")
+        raise SpecError(f"fedex.tries = {tuner.tried}, but {how} a client tries one candidate")
     if "rows" in setup.schedule.needs:
         raise SpecError(f"{type(setup.schedule).__name__} reads single clients' values, but {sums}")

@@ -65,7 +65,13 @@ class Combine(Protocol):
 
 @runtime_checkable
 class Privacy(Protocol):
-    """Adds noise to a tally, and accounts for the privacy spent."""
+    """Bounds what each client adds to a tally, adds noise, and accounts for the privacy spent."""
+
+    def over(self, rounds: int) -> Privacy:
+        """Return it as a study of so many rounds uses it; refuse more rounds than it allows."""
+
+    def bound(self, plan: Plan, reports: Reports) -> list[Report | None]:
+        """Return the reports, each bounded by itself: a screen, the last."""
 
     def release(self, tally: Tally, key: Key, seed: int) -> Tally:
         """Return the tally with noise, and without rows and memory of single clients."""

@@ -72,12 +72,13 @@ class Entry:
     def alone(self) -> bool:
         """Whether its arms depend on its schedule and its target, so that no other study has the same.
 
-        They do where a sampler learns from scores, where arms start from other arms' states, and where the rounds at
-        which arms are compared differ with the scores. Elsewhere schedules and targets only read the arms' rounds.
+        They do where a sampler learns from scores, where arms start from other arms' states, where the rounds at which
+        arms are compared differ with the scores, and where privacy's noise is made for the schedule's budget. Elsewhere
+        schedules and targets only read the arms' rounds.
         """
         known, *others = (outline(self.spec.schedule, "draw", n) for n in range(5))
         differ = any(other.rungs != known.rungs for other in others)
-        return self.spec.sampler.learns or bool(known.children) or differ
+        return self.spec.sampler.learns or bool(known.children) or differ or "privacy" in self.table
 
     @property
     def family(self) -> str:

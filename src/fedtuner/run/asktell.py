@@ -49,6 +49,8 @@ class AskTell:
             raise SpecError(f"{name} is in flight, but this plan is another one: was it asked of another study?")
         session = self.session
         if isinstance(reports, Tally):
+            if session.setup.privacy is not None:
+                raise SpecError(f"{name}: a tally, but privacy bounds single reports: tell the reports")
             _check_change(name, reports.change, asked)
             tally = reports
         else:

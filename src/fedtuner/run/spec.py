@@ -4,6 +4,7 @@ problem = "digits"            a built-in problem, or "package.module:function" t
 method = "fedavg"             or "package.module:name" of your own
 sampler = "uniform"           or tpe, gp, cmaes, random: Optuna proposes the arms
 combine = "mean"              or median;  [combine] kind = "trimmed", share: how the server combines updates
+[privacy]                     epsilon, delta, clip, loss, error, value: noise that hides single clients
 budget = 500                  rounds to spend; all that is not said is chosen for them, as ft.auto(500) does
 [auto]                        the same with settings: budget, arms, vary, max_work, decades
 [schedule]                    in place of a budget: kind, budget, longest, eta, eliminations, discount, score
@@ -28,6 +29,7 @@ from typing import Any
 from fedtuner import checks, methods, samplers, schedules, tables, tuners
 from fedtuner.core.method import Method, default_space
 from fedtuner.core.model import Hyper, Model
+from fedtuner.core.privacy import Gaussian
 from fedtuner.core.robust import COMBINES
 from fedtuner.core.sampler import Sampler
 from fedtuner.core.schedule import Schedule
@@ -124,7 +126,7 @@ class Spec:
         return Space({**usual.client, **client}, {**server, **_real(self.server, method.server)})
 
 
-_PASSED = ("cohort", "cohorts", "target", "across", "weights", "cooling", "include", "seed", "engine")
+_PASSED = ("cohort", "cohorts", "target", "across", "weights", "cooling", "include", "seed", "engine", "privacy")
 _KNOWN = (*(f.name for f in fields(Spec) if f.name not in ("settings", "named")), "budget", "fedex", *_PASSED)
 _TEXTS = ("problem", "method", "ranges", "cohorts", "target", "across", "weights", "engine", "device")
 # What the tables know, to say where a setting belongs that is in none of them.
@@ -135,6 +137,7 @@ _SETTINGS = {
     "sampler": {"startup"},
     "auto": set(tables.parameters(Auto)),
     "combine": {name for kind in COMBINES.values() for name in tables.parameters(kind)},
+    "privacy": set(tables.parameters(Gaussian)),
 }
 
 
@@ -159,10 +162,10 @@ def parse(table: Mapping[str, Any]) -> Spec:
     for key in _TEXTS:
         if key in values and not isinstance(values[key], str):
             raise SpecError(f"{key} = {brief(values[key])}, but must be a string")
-    for key in ("schedule", "tuner", "auto", "client", "server"):
+    for key in ("schedule", "tuner", "auto", "client", "server", "privacy"):
         if key in values and not isinstance(values[key], Mapping):
             raise SpecError(f"{key} = {brief(values[key])}, but must be a table: [{key}]")
-    for key in ("schedule", "fedex", "tuner", "sampler", "combine", "auto"):
+    for key in _SETTINGS:
         for inner in values[key] if isinstance(values.get(key), Mapping) else ():
             if inner in _PASSED and inner not in _SETTINGS[key]:
                 raise SpecError(f"no setting {key}.{inner}; did you mean {inner!r}, before all [tables]?")
@@ -180,6 +183,8 @@ def parse(table: Mapping[str, Any]) -> Spec:
         values["sampler"] = sampler(values["sampler"])
     if "combine" in values:
         values["combine"] = combine(values["combine"])
+    if "privacy" in values:
+        values["privacy"] = tables.read({"gaussian": Gaussian}, values["privacy"], "privacy", "gaussian")
     settings = {key: values.pop(key) for key in _PASSED if key in values}
     named = frozenset("tuner" if key == "fedex" else key for key in table)
     return Spec(**values, settings=settings, named=named)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -123,6 +124,12 @@ class Study(Results):
         self.close()
 
     # Results
+
+    @property
+    def epsilon_spent(self) -> float:
+        """What the rounds done so far have spent of the privacy's epsilon; infinite for a study without privacy."""
+        keys = [(record.arm, record.round) for record in self.history]
+        return math.inf if self.setup.privacy is None else self.setup.privacy.spent(keys)
 
     def state(self, key: Key) -> State:
         """Return the state of (arm, round), if it is kept."""
