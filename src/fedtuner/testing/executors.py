@@ -7,7 +7,7 @@ class TestMine(fedtuner.testing.ExecutorLaws):
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -44,15 +44,13 @@ class ExecutorLaws:
 
     def test_its_results_are_those_of_one_process_to_the_bit(self) -> None:
         """Every record and every state."""
-        round = self.round()
-        with self._open(round) as executor:
+        with self._opened() as (round, executor):
             ours = _run(executor, self._work(round))
         _assert_same(round, ours, _serial(round, self._work(round)))
 
     def test_rounds_come_in_order_and_the_last_with_its_state(self) -> None:
         """An arm's records have no gap; a state that is sent is that of the round before it in the stream."""
-        round = self.round()
-        with self._open(round) as executor:
+        with self._opened() as (round, executor):
             reached: dict[int, int] = {}
             last: dict[int, Progress] = {}
             for progress in executor.advance(self._work(round), _never):
@@ -66,8 +64,7 @@ class ExecutorLaws:
 
     def test_work_may_be_cut_and_repeated(self) -> None:
         """The rest of the work from a state on, and the same work a second time, have the same answers."""
-        round = self.round()
-        with self._open(round) as executor:
+        with self._opened() as (round, executor):
             whole = _run(executor, self._work(round))
             again = _run(executor, self._work(round))
             half = _run(executor, [replace(one, until=(one.until + 1) // 2) for one in self._work(round)])
@@ -79,18 +76,16 @@ class ExecutorLaws:
 
     def test_work_that_is_done_gives_nothing(self) -> None:
         """An arm that is where it should be, or that has ended, is not touched."""
-        round = self.round()
-        with self._open(round) as executor:
+        with self._opened() as (round, executor):
             done = [replace(one, until=0) for one in self._work(round)]
             ended = [replace(one, state=replace(one.state, ended="diverged")) for one in self._work(round)]
             assert _run(executor, done) == _run(executor, ended) == _run(executor, []) == {}
 
     def test_it_stops_after_the_rounds_under_way(self) -> None:
         """Once ``stop`` says so no arm goes on; what was done has its state, and the rest can be done later."""
-        round = self.round()
         found: list[Progress] = []
         far = 100_000  # nobody gets there
-        with self._open(round) as executor:
+        with self._opened() as (round, executor):
             for progress in executor.advance(self._work(round, far), lambda: bool(found)):
                 found.append(progress)
             part = _gather(found)
@@ -105,37 +100,29 @@ class ExecutorLaws:
 
     def test_a_stop_before_it_begins_leaves_nothing_done(self) -> None:
         """No round is begun."""
-        round = self.round()
-        with self._open(round) as executor:
+        with self._opened() as (round, executor):
             assert _gather(executor.advance(self._work(round), lambda: True)) == {}
 
     def test_an_evaluation_is_that_of_one_process(self) -> None:
         """The same tally: its metrics, and who reported."""
-        round = self.round()
-        work = self._work(round)[0]
-        plan = round.survey(work.arm, work.state, range(8), "test")
-        store = InMemory()
-        with self._open(round) as executor:
+        with self._opened() as (round, executor):
+            work, store = self._work(round)[0], InMemory()
+            plan = round.survey(work.arm, work.state, range(8), "test")
             assert repr(executor.evaluate(plan)) == repr(Serial(round, store.blobs).evaluate(plan))
 
     def test_an_error_in_a_clients_work_names_the_client(self) -> None:
         """It is raised here, wherever the work was done, and does not hang."""
-        usual = quadratics()
-        problem = Simulation(_Raising(6), usual.clients)
-        round = replace(self.round(), federation=problem)
-        with self._open(round) as executor:
+        with self._opened(Simulation(_Raising(6), quadratics().clients)) as (round, executor):
             said = refused(ClientError, lambda: _run(executor, self._work(round)))
         assert "client 3" in said
         assert "the disk of this phone is broken" in said
 
     @contextmanager
-    def _open(self, round: Round) -> Iterator[Executor]:
-        store = InMemory()
-        executor = self.executor(round, store.blobs)
-        try:
-            yield executor
-        finally:
-            executor.close()
+    def _opened(self, federation: Simulation | None = None) -> Iterator[tuple[Round, Executor]]:
+        round, store = self.round(), InMemory()
+        round = replace(round, federation=federation) if federation else round
+        with closing(self.executor(round, store.blobs)) as executor:
+            yield round, executor
 
     def _work(self, round: Round, until: int | None = None) -> list[Advance]:
         arms = [an_arm(methods.scaffold, {"lr": 0.1 * (1 + id)}, id=id) for id in range(len(self.until))]

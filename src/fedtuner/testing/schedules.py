@@ -115,6 +115,13 @@ class ScheduleLaws:
         yield noiseless(0)
         yield from (constant(score) for score in (0.0, math.nan, math.inf, -math.inf))
 
+    def _courses(self) -> Iterator[tuple[Course, Iterator[Step]]]:
+        """Yield a course for each table, and its steps, each before it is taken."""
+        schedule = self.schedule()
+        for table in self.tables():
+            course = Course()
+            yield course, paused(schedule, table, course)
+
     def test_it_can_stand_in_a_table(self) -> None:
         """A study's journal holds its schedule, so it is a dataclass or has ``describe()``."""
         schedule = self.schedule()
@@ -130,10 +137,9 @@ class ScheduleLaws:
 
     def test_every_arm_only_moves_forward(self) -> None:
         """Each step advances each of its arms, none past ``longest``; arms start once, numbered in order."""
-        schedule = self.schedule()
-        for table in self.tables():
-            course = Course()
-            for step in paused(schedule, table, course):
+        longest = self.schedule().longest
+        for course, steps in self._courses():
+            for step in steps:
                 assert step.until, f"{step} has no arm"
                 known = len(course.at)
                 numbers = list(range(known, known + len(step.start)))
@@ -143,14 +149,12 @@ class ScheduleLaws:
                     parent = step.start[arm].parent if arm in step.start else None
                     at = course.at.get(arm, parent[1] if parent else 0)
                     assert at < until, f"{step}, but arm {arm} is at round {at} already"
-                    assert until <= schedule.longest, f"{step} goes past longest = {schedule.longest}"
+                    assert until <= longest, f"{step} goes past longest = {longest}"
 
     def test_an_arm_that_is_out_is_gone(self) -> None:
         """What a step names as ``out`` had been running, runs no more and does not win: its state may be forgotten."""
-        schedule = self.schedule()
-        for table in self.tables():
-            course = Course()
-            for step in paused(schedule, table, course):
+        for course, steps in self._courses():
+            for step in steps:
                 assert course.at.keys() >= set(step.out), f"{step}, but only {sorted(course.at)} had started"
                 assert course.out.isdisjoint(step.out), f"{step} has an arm out a second time"
                 gone = course.out | set(step.out)
@@ -160,10 +164,8 @@ class ScheduleLaws:
 
     def test_states_that_are_named_are_there(self) -> None:
         """A child's parent and the winner are an arm's latest state, or one that every step since has kept."""
-        schedule = self.schedule()
-        for table in self.tables():
-            course = Course()
-            for step in paused(schedule, table, course):
+        for course, steps in self._courses():
+            for step in steps:
                 parents = {start.parent for start in step.start.values() if start.parent is not None}
                 assert parents <= course.states, f"{parents - course.states} are parents, but were not kept"
                 wrong = set(step.keep) - course.states

@@ -47,8 +47,7 @@ class TaskLaws:
 
     def test_evaluation_changes_nothing(self) -> None:
         """Evaluating twice gives the same, and leaves w alone."""
-        task = self.task()
-        data, w = task.prepare(self.split()), task.initial(0)
+        task, data, w, _ = self._begun()
         kept = w.copy()
         first = task.evaluate(w, data, self.config)
         assert first == task.evaluate(w, data, self.config)
@@ -64,39 +63,27 @@ class TaskLaws:
 
     def test_the_gradient_is_that_of_the_loss(self) -> None:
         """Along a few directions it agrees with finite differences of the loss."""
-        task = self.task()
-        data, w = task.prepare(self.split()), task.initial(0)
-        rows = np.arange(len(data))
+        task, data, w, rows = self._begun()
         with task.training(data, self.config, 0) as trainer:
             gradient = trainer.gradient(w.copy(), rows, key=0).copy()
         for direction in self._directions(task.trainable):
-            ahead, behind = w.copy(), w.copy()
-            ahead[: task.trainable] += self.step * direction
-            behind[: task.trainable] -= self.step * direction
-            losses = [task.evaluate(w, data, self.config).loss for w in (ahead, behind)]
+            losses = [task.evaluate(moved, data, self.config).loss for moved in self._both_ways(w, direction)]
             slope = (losses[0] - losses[1]) / (2 * self.step)
             assert np.isclose(gradient @ direction, slope, rtol=self.tolerance, atol=self.tolerance * 0.1)
 
     def test_the_curvature_is_that_of_the_gradient(self) -> None:
         """Along a few directions it agrees with finite differences of the gradient."""
-        task = self.task()
-        data, w = task.prepare(self.split()), task.initial(0)
-        rows = np.arange(len(data))
+        task, data, w, rows = self._begun()
         with task.training(data, self.config, 0) as trainer:
             for direction in self._directions(task.trainable):
                 product = trainer.curvature(w.copy(), direction, rows, key=0).copy()
-                ahead, behind = w.copy(), w.copy()
-                ahead[: task.trainable] += self.step * direction
-                behind[: task.trainable] -= self.step * direction
-                change = trainer.gradient(ahead, rows, key=0).copy() - trainer.gradient(behind, rows, key=0)
-                gap = np.abs(product - change / (2 * self.step)).max()
+                ahead, behind = (trainer.gradient(m, rows, key=0).copy() for m in self._both_ways(w, direction))
+                gap = np.abs(product - (ahead - behind) / (2 * self.step)).max()
                 assert gap <= self.tolerance * max(1.0, np.abs(product).max())
 
     def test_training_depends_on_its_seed_alone(self) -> None:
         """The same seed gives the same gradients, whatever was drawn before."""
-        task = self.task()
-        data, w = task.prepare(self.split()), task.initial(0)
-        rows = np.arange(len(data))
+        task, data, w, rows = self._begun()
         runs = []
         for _ in range(2):
             with task.training(data, self.config, 7) as trainer:
@@ -131,9 +118,7 @@ class TaskLaws:
 
     def test_a_trainer_turns_to_another_split(self) -> None:
         """``on`` gives the gradients of that split, under the same configuration."""
-        task = self.task()
-        data, w = task.prepare(self.split()), task.initial(0)
-        rows = np.arange(len(data))
+        task, data, w, rows = self._begun()
         with task.training(data, self.config, 0) as trainer:
             first = trainer.gradient(w.copy(), rows, key=0).copy()
         with task.training(task.prepare(None), self.config, 0) as trainer:
@@ -145,6 +130,18 @@ class TaskLaws:
         assert task.engine("sequential").name == "sequential"
         assert task.engine("auto").name == self.task().engine("auto").name
         assert task.engine("auto").name in ENGINES
+
+    def _begun(self) -> tuple[Task, Any, Any, Any]:
+        """Return the task, a client's data, initial weights, and all rows of the data."""
+        task = self.task()
+        data = task.prepare(self.split())
+        return task, data, task.initial(0), np.arange(len(data))
+
+    def _both_ways(self, w: Any, direction: Any) -> list[Any]:
+        """Return w moved by a step along a direction, and against it."""
+        moved = np.zeros_like(w)
+        moved[: direction.size] = self.step * direction
+        return [w + moved, w - moved]
 
     def _directions(self, size: int) -> list[Any]:
         rng = np.random.default_rng(0)

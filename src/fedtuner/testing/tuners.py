@@ -7,6 +7,7 @@ class TestMine(fedtuner.testing.TunerLaws):
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -49,8 +50,7 @@ class TunerLaws:
 
     def test_offers_are_a_distribution_over_legal_configurations(self) -> None:
         """Probabilities sum to 1; every configuration has the arm's hyperparameters, within their domains."""
-        tuner = self.tuner()
-        for belief in _beliefs(tuner):
+        for tuner, belief in self._cases():
             configs, p = tuner.offers(belief)
             assert len(configs) == len(p) == (len(p) if tuner.labels is None else tuner.labels)
             assert (np.asarray(p) >= 0).all()
@@ -61,8 +61,7 @@ class TunerLaws:
 
     def test_every_client_gets_a_choice_of_known_labels(self) -> None:
         """``choose`` gives n clients at least one choice each and at most ``tried``, of distinct labels."""
-        tuner = self.tuner()
-        for belief in _beliefs(tuner):
+        for tuner, belief in self._cases():
             for n in (0, 1, 7):
                 chosen = tuner.choose(belief, n, _streams(n))
                 assert len(chosen) == n
@@ -73,16 +72,14 @@ class TunerLaws:
 
     def test_choices_depend_on_the_belief_and_the_streams_alone(self) -> None:
         """The same streams give the same choices; choosing does not change the belief."""
-        tuner = self.tuner()
-        for belief in _beliefs(tuner):
+        for tuner, belief in self._cases():
             before = _bits(tuner, belief)
             assert tuner.choose(belief, 9, _streams(1)) == tuner.choose(belief, 9, _streams(1))
             assert _bits(tuner, belief) == before
 
     def test_the_best_is_the_most_probable_offer(self) -> None:
         """``best`` is one of the offers, and ``summary`` says which and how probable it is."""
-        tuner = self.tuner()
-        for belief in _beliefs(tuner):
+        for tuner, belief in self._cases():
             configs, p = tuner.offers(belief)
             summary = tuner.summary(belief)
             assert tuner.best(belief) in configs
@@ -94,24 +91,21 @@ class TunerLaws:
 
     def test_a_round_in_which_nothing_was_seen_changes_nothing(self) -> None:
         """Nobody answered, or nobody has validation examples."""
-        tuner = self.tuner()
-        for belief in _beliefs(tuner):
+        for tuner, belief in self._cases():
             before = _bits(tuner, belief)
             assert _bits(tuner, tuner.update(belief, ())) == before
             assert _bits(tuner, tuner.update(belief, self._seen(tuner, belief, lambda j: math.nan, weight=0))) == before
 
     def test_an_update_is_a_pure_function(self) -> None:
         """The same values give the same belief, and leave the belief before as it was."""
-        tuner = self.tuner()
-        for belief in _beliefs(tuner):
+        for tuner, belief in self._cases():
             before, seen = _bits(tuner, belief), self._seen(tuner, belief, lambda j: 0.1 * (j % 4))
             assert _bits(tuner, tuner.update(belief, seen)) == _bits(tuner, tuner.update(belief, seen))
             assert _bits(tuner, belief) == before
 
     def test_the_order_of_clients_does_not_matter(self) -> None:
         """But for rounding."""
-        tuner = self.tuner()
-        for belief in _beliefs(tuner):
+        for tuner, belief in self._cases():
             seen = self._seen(tuner, belief, lambda j: 0.3 + 0.1 * (j % 4))
             _assert_close(tuner, tuner.update(belief, seen), tuner.update(belief, seen[::-1]))
 
@@ -121,12 +115,10 @@ class TunerLaws:
         Secure aggregation shows the server only such sums. Where ``labels`` is None, or a client tries several
         configurations, nothing is promised.
         """
-        tuner = self.tuner()
-        if tuner.labels is None or tuner.tried > 1:
-            return
-        for belief in _beliefs(tuner):
-            seen = self._seen(tuner, belief, lambda j: 0.2 + 0.15 * (j % 5))
-            _assert_close(tuner, tuner.update(belief, seen), tuner.update(belief, by_label(seen)))
+        for tuner, belief in self._cases():
+            if tuner.labels is not None and tuner.tried == 1:
+                seen = self._seen(tuner, belief, lambda j: 0.2 + 0.15 * (j % 5))
+                _assert_close(tuner, tuner.update(belief, seen), tuner.update(belief, by_label(seen)))
 
     def test_values_that_are_not_finite_do_no_harm(self) -> None:
         """Whatever clients report, the offers stay a distribution."""
@@ -140,8 +132,7 @@ class TunerLaws:
 
     def test_packing_is_the_identity(self) -> None:
         """A belief that was packed and unpacked is the same to the bit, and goes on as the belief would have."""
-        tuner = self.tuner()
-        for belief in _beliefs(tuner):
+        for tuner, belief in self._cases():
             arrays = {name: np.frombuffer(a.tobytes(), a.dtype) for name, a in tuner.pack(belief).items()}
             again = tuner.unpack(_begin(tuner), arrays)
             assert _bits(tuner, again) == _bits(tuner, belief)
@@ -165,6 +156,12 @@ class TunerLaws:
         if self.learns:
             least = min(map(_cost, tuner.offers(belief)[0]))
             assert _cost(tuner.best(belief)) <= least + 0.1 * (start - least)
+
+    def _cases(self) -> Iterator[tuple[Tuner, Any]]:
+        """Yield the tuner with beliefs of one arm: at its beginning, and after some rounds."""
+        for rounds in (0, 1, 6):
+            tuner = self.tuner()
+            yield tuner, _after(tuner, _begin(tuner), rounds)
 
     def _known(self, tuner: Tuner, belief: Any, choice: Choice) -> bool:
         if tuner.labels is None:
@@ -201,11 +198,6 @@ def _streams(t: int) -> Any:
         return stream(0, purpose, t)
 
     return of
-
-
-def _beliefs(tuner: Tuner) -> list[Any]:
-    """Return beliefs of one arm: at its beginning, and after some rounds."""
-    return [_after(tuner, _begin(tuner), rounds) for rounds in (0, 1, 6)]
 
 
 def _after(tuner: Tuner, belief: Any, rounds: int) -> Any:
