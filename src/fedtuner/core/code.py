@@ -226,7 +226,8 @@ def _changes(codes: Iterable[types.CodeType], where: str) -> tuple[set[str], boo
     stored, in_place = set[str](), False
     stores = (f"STORE_{where}", f"DELETE_{where}")
     for code in (inner for outer in codes for inner in _codes(outer)):
-        in_place = in_place or any(name in _CHANGING or _is_in_place(name) for name in code.co_names)
+        torchs = {name for name in code.co_names if name.endswith("_") and not name.endswith("__")}  # add_, copy_
+        in_place = in_place or bool(torchs) or not _CHANGING.isdisjoint(code.co_names)
         used = {dis.opname[step] for step in code.co_code[::2]}
         in_place = in_place or not used.isdisjoint(("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"))
         if not used.isdisjoint(stores):
@@ -237,10 +238,6 @@ def _changes(codes: Iterable[types.CodeType], where: str) -> tuple[set[str], boo
 @functools.lru_cache(maxsize=4096)
 def _steps(code: types.CodeType) -> tuple[tuple[str, Any], ...]:
     return tuple((step.opname, step.argval) for step in dis.get_instructions(code))
-
-
-def _is_in_place(name: str) -> bool:
-    return name.endswith("_") and not name.endswith("__")  # torch's: add_, copy_
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -118,16 +118,9 @@ def _run(suite: Suite, out: Path, workers: int | None, only: str | None, progres
 
 
 def _run_group(
-    group: Group,
-    problem: Simulation,
-    suite: Suite,
-    out: Path,
-    workers: int | None,
-    *,
-    board: _Board,
-    report: Report,
-    stop: Callable[[], bool],
-) -> None:
+    group: Group, problem: Simulation, suite: Suite, out: Path, workers: int | None,
+    *, board: _Board, report: Report, stop: Callable[[], bool],
+) -> None:  # fmt: skip
     if stop():
         raise Interrupted
     folder = scratch(out) / group.name

@@ -211,22 +211,15 @@ def _studies(runs: Iterable[Mapping[str, Any]], metric: str, paper: Mapping[str,
             run["seed"]: float(run["test"][run["target"] if metric == "target" else metric])
             for run in sorted(kept, key=lambda run: int(run["seed"]))
         }
+        means = {name: sum(run[name] for run in kept) / len(kept) for name in ("rounds", "trainings")}
+        totals = {name: sum(run[name] for run in kept) for name in ("arms", "broken", "dropped")}
         studies.append(
             Study(
-                first["labels"],
-                first["problem"]["name"],
-                first["target"],
-                errors,
-                rounds=sum(run["rounds"] for run in kept) / len(kept),
-                trainings=sum(run["trainings"] for run in kept) / len(kept),
-                arms=sum(run["arms"] for run in kept),
-                diverged=sum(len(run["diverged"]) for run in kept),
-                broken=sum(run["broken"] for run in kept),
-                dropped=sum(run["dropped"] for run in kept),
+                first["labels"], first["problem"]["name"], first["target"], errors, **means, **totals,
+                diverged=sum(len(run["diverged"]) for run in kept), runs=tuple(kept),
                 paper=paper.get(name, ()) if metric == "target" else (),
-                runs=tuple(kept),
             )
-        )
+        )  # fmt: skip
     return studies
 
 

@@ -14,6 +14,8 @@ Costs one vector of memory per client, and one more vector per round from it.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from fedtuner.core.method import Local, Server, Update
@@ -35,7 +37,7 @@ def local(client: Local, plan: Plan, job: Job) -> Update:
     start = plan.w[: client.trainable]
     linear = job.remembered.get("linear", np.zeros_like(start))
     if not job.config["dyn"]:
-        return Update(descend(client, plan.w, job.config), *kept.keep(client, job, "linear", linear))
+        return Update(descend(client, plan.w, job.config), *kept.keep(job, "linear", linear, client.examples))
     alpha = np.float32(plan.server["alpha"])
     pull = toward(start, float(alpha))
 
@@ -45,7 +47,7 @@ def local(client: Local, plan: Plan, job: Job) -> Update:
 
     w = descend(client, plan.w, job.config, drift)
     moved = w[: client.trainable] - start
-    return Update(w, *kept.keep(client, job, "linear", linear - alpha * moved))
+    return Update(w, *kept.keep(job, "linear", linear - alpha * moved, client.examples))
 
 
 def aggregate(server: Server, tally: Tally, b: Config) -> tuple[Vector, Vectors]:
@@ -59,5 +61,5 @@ def aggregate(server: Server, tally: Tally, b: Config) -> tuple[Vector, Vectors]
 feddyn = method(
     "feddyn", "Acar et al. 2021", local, aggregate, client={**TRAINING, "dyn": DYN}, server={**STEP, "alpha": ALPHA},
     mean_step=False, extra={"linear": "trainable", kept.WEIGHT: (2,)}, sums=("linear", kept.WEIGHT),
-    memory={"linear": "trainable", kept.WEIGHT: (1,)}, recount=kept.recount("linear"),
+    memory={"linear": "trainable", kept.WEIGHT: (1,)}, recount=partial(kept.recount, "linear"),
 )  # fmt: skip

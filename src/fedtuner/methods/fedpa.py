@@ -40,8 +40,8 @@ def local(client: Local, plan: Plan, job: Job) -> Update:
     """Train, collecting samples on the way, and send the posterior's delta."""
     c, start = job.config, plan.w[: client.trainable]
     wanted = int(c["samples"]) if plan.round >= int(plan.server["burn_in_rounds"]) else 1
-    per_epoch = sum(1 for n in _batch_sizes(client, int(c["batch"])) if n >= client.smallest_batch)
-    steps = int(c["epochs"]) * per_epoch
+    n, batch = client.examples, int(c["batch"])
+    steps = int(c["epochs"]) * sum(min(batch, n - at) >= client.smallest_batch for at in range(0, n, batch))
     first = min(int(float(c["burn_in"]) * steps), max(steps - 1, 0))
     windows = np.array_split(np.arange(first, steps), min(wanted, max(steps - first, 1)))
     if len(windows) < 2:
@@ -65,10 +65,6 @@ def local(client: Local, plan: Plan, job: Job) -> Update:
     w = last.copy()
     w[: client.trainable] = start - posterior_delta(start, samples, float(c["rho"]))
     return Update(w, personal=last)
-
-
-def _batch_sizes(client: Local, batch: int) -> list[int]:
-    return [min(batch, client.examples - start) for start in range(0, client.examples, batch)]
 
 
 def posterior_delta(start: Vector, samples: Sequence[Vector], rho: float) -> Vector:

@@ -13,11 +13,9 @@ The |T_i| of clients that have not taken part yet are not known: the mean of the
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
-from fedtuner.core.method import Local, Recount, Server
+from fedtuner.core.method import Server
 from fedtuner.core.model import Vector, Vectors
 from fedtuner.core.records import Job, Tally
 from fedtuner.methods.server import slot
@@ -25,21 +23,13 @@ from fedtuner.methods.server import slot
 WEIGHT = "weight"  # of a client |T_i|; in the sum also the clients met; on the server also what c was divided by
 
 
-def keep(client: Local, job: Job, name: str, new: Vector) -> tuple[Vectors, Vectors]:
+def recount(name: str, job: Job, examples: int, memory: Vectors) -> tuple[Vectors, Vectors]:
+    """Return what a client sends and keeps, found by the server from the client's |T| and what it remembers."""
+    return keep(job, name, memory[name], examples)
+
+
+def keep(job: Job, name: str, new: Vector, examples: int) -> tuple[Vectors, Vectors]:
     """Return what a client whose vector becomes ``new`` sends, and what it keeps."""
-    return _sent_and_kept(job, name, new, client.examples)
-
-
-def recount(name: str) -> Recount:
-    """Return the function by which a server finds what a client sends from its |T| and what it remembers."""
-    return partial(_recounted, name)
-
-
-def _recounted(name: str, job: Job, examples: int, memory: Vectors) -> tuple[Vectors, Vectors]:
-    return _sent_and_kept(job, name, memory[name], examples)
-
-
-def _sent_and_kept(job: Job, name: str, new: Vector, examples: int) -> tuple[Vectors, Vectors]:
     weight, nothing = np.float32(examples), np.zeros(1, np.float32)
     counted, met = job.remembered.get(WEIGHT, nothing)[0], WEIGHT in job.remembered
     old = job.remembered.get(name, np.zeros_like(new))

@@ -18,6 +18,8 @@ Costs one vector of memory per client, and one more vector each way per round.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from fedtuner.core.method import Local, Server, Update
@@ -48,7 +50,7 @@ def local(client: Local, plan: Plan, job: Job) -> Update:
     w = descend(client, plan.w, job.config, drift)
     if renewed is None:
         renewed = total / np.float32(steps) if steps else ours
-    return Update(w, *kept.keep(client, job, "control", renewed))
+    return Update(w, *kept.keep(job, "control", renewed, client.examples))
 
 
 def aggregate(server: Server, tally: Tally, b: Config) -> tuple[Vector, Vectors]:
@@ -60,5 +62,5 @@ def aggregate(server: Server, tally: Tally, b: Config) -> tuple[Vector, Vectors]
 scaffold = method(
     "scaffold", "Karimireddy et al. 2020", local, aggregate, client={**TRAINING, "option": OPTION}, sends=("control",),
     extra={"control": "trainable", kept.WEIGHT: (2,)}, sums=("control", kept.WEIGHT),
-    memory={"control": "trainable", kept.WEIGHT: (1,)}, recount=kept.recount("control"),
+    memory={"control": "trainable", kept.WEIGHT: (1,)}, recount=partial(kept.recount, "control"),
 )  # fmt: skip

@@ -34,12 +34,8 @@ class _FormatError(Exception):
 
 def encode(events: Iterable[Event]) -> bytes:
     """Return events as lines."""
-    return b"".join(_line(event) for event in events)
-
-
-def _line(event: Event) -> bytes:
-    text = _json({"event": event.event, **_fields(event)}).encode()
-    return f"{zlib.crc32(text):08x} ".encode() + text + b"\n"
+    texts = [_json({"event": event.event, **_fields(event)}).encode() for event in events]
+    return b"".join(b"%08x %s\n" % (zlib.crc32(text), text) for text in texts)
 
 
 def _fields(event: Event) -> dict[str, Any]:
