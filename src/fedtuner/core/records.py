@@ -226,9 +226,7 @@ class Tally:
     trainings: int = 0  # local trainings done: one per client and configuration tried
     change: Vector | None = None  # mean of w_i - w; None: nobody trained
     extra: Vectors = field(default_factory=dict)  # means
-    sums: Vectors = field(
-        default_factory=dict
-    )  # unweighted sums of the extra vectors that the method names in ``sums``
+    sums: Vectors = field(default_factory=dict)  # unweighted, of the extra vectors that ``Method.sums`` names
     before: Metrics = NOTHING
     after: Metrics = NOTHING
     seen: tuple[Seen, ...] = ()  # one per client in plan order; one per label where the server sees only sums

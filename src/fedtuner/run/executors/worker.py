@@ -19,9 +19,7 @@ from fedtuner.errors import FAILURES, FedtunerError, WorkerError
 from fedtuner.run.executors.channel import Channel, pair
 from fedtuner.run.executors.serial import advance, measure
 
-_SHIP = (
-    2.0  # seconds between the states that a worker sends: a kill loses this much work at most, and the current round
-)
+_SHIP = 2.0  # seconds between the states that a worker sends: a kill loses so much work, and the current round
 
 
 @dataclass(frozen=True)
