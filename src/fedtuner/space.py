@@ -308,9 +308,8 @@ def domain(value: Any, name: str = "hyperparameter") -> Domain:
             return Choice(value) if isinstance(value, list) else _from_table(dict(value), name)
         except SpecError as error:
             raise SpecError(str(error) if str(error).startswith(name) else f"{name}: {error}") from None
-    raise SpecError(
-        f"{name} = {brief(value)} is no domain: give Float(low, high), Int(low, high), a list of values or one value"
-    )
+    how = "give Float(low, high), Int(low, high), a list of values or one value"
+    raise SpecError(f"{name} = {brief(value)} is no domain: {how}")
 
 
 def _from_table(table: dict[str, Any], name: str) -> Domain:

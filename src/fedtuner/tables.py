@@ -91,9 +91,8 @@ def read(kinds: Mapping[str, Any], given: Mapping[str, Any], name: str, default:
     known = parameters(cls)
     for key in settings:
         if key not in known and key not in others:
-            raise SpecError(
-                f"no setting {named(f'{name}.{key}', 80)} in {named(kind, 80)}{suggest(key, [*known, 'kind'])}"
-            )
+            near = suggest(key, [*known, "kind"])
+            raise SpecError(f"no setting {named(f'{name}.{key}', 80)} in {named(kind, 80)}{near}")
     return make(cls, {key: value for key, value in settings.items() if key in known}, name)
 
 

@@ -158,7 +158,7 @@ def test_cmaes_refuses_to_go_on_from_arms_that_it_would_not_propose(tmp_path):
         return None if isinstance(event, (Eliminated, Won)) else event
 
     rewrite(tmp_path / "s", another)
-    with pytest.raises(StoreError, match=r"does not propose arm 2 again"):
+    with pytest.raises(StoreError, match=r"does not propose arm 2 as it was"):
         tune("cmaes", ONE_BY_ONE, store=tmp_path / "s")
 
 

@@ -67,9 +67,7 @@ class Gaussian:
     def over(self, rounds: int) -> Gaussian:
         """Return it with noise for so many rounds; refuse more than it was made for."""
         if self.rounds is not None and rounds > self.rounds:
-            raise SpecError(
-                f"privacy.rounds = {self.rounds}, but the schedule may take {rounds}: begin with more rounds"
-            )
+            raise SpecError(f"privacy.rounds = {self.rounds}, but the schedule may take {rounds}: begin with more")
         return self if self.rounds else replace(self, rounds=rounds)
 
     @cached_property

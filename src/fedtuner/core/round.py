@@ -110,9 +110,7 @@ class Round:
         model, worst = self.federation.model, self.federation.model.metric.worst
         with np.errstate(over="ignore", invalid="ignore"):
             extra = self.setup.method.optimiser(plan.server).extra(report.change[: model.trainable])
-        tried = tuple(
-            replace(t, before=penalised(t.before, worst), after=penalised(t.after, worst)) for t in report.tried
-        )
+        tried = tuple(Tried(t.label, penalised(t.before, worst), penalised(t.after, worst)) for t in report.tried)
         sound = report.finite and finite(report.change, *extra.values())
         return replace(report, extra={**extra, **report.extra}, tried=tried, finite=sound)
 
@@ -276,9 +274,7 @@ def work(method: Method, federation: HasData, plan: Plan, job: Job) -> Report:
 def _work(method: Method, federation: HasData, plan: Plan, job: Job) -> Report:
     before: dict[Any, Metrics] = {}  # of the server's model, by the shape that a configuration gives it
     update, ok, first = _train(method, federation, plan, job, before)
-    further = [
-        _train(method, federation, plan, replace(job, choices=(choice,)), before)[2] for choice in job.choices[1:]
-    ]
+    further = [_train(method, federation, plan, replace(job, choices=(c,)), before)[2] for c in job.choices[1:]]
     change = _change(update, plan.w)
     extra = {**update.extra, **method.optimiser(plan.server).extra(change[: federation.model.trainable])}
     examples = len(federation.data(job.client, "train"))

@@ -150,9 +150,7 @@ def _cut(report: Report, train: int, valid: int) -> Report:
     if report.examples <= train and report.before.count <= valid:
         return report
     count = min(report.before.count, valid)
-    tried = tuple(
-        replace(t, before=replace(t.before, count=count), after=replace(t.after, count=count)) for t in report.tried
-    )
+    tried = tuple(Tried(t.label, replace(t.before, count=count), replace(t.after, count=count)) for t in report.tried)
     return replace(report, examples=min(report.examples, train), tried=tried)
 
 

@@ -124,9 +124,7 @@ def resolve(federation: Federation, **given: Any) -> Setup:
         method = _on_the_server(method, model, space)
     else:
         for name in model.hyperparameters.keys() & method.client.keys():
-            raise SpecError(
-                f"the model and {method.name} both have a client hyperparameter {name!r}: rename the model's"
-            )
+            raise SpecError(f"the model and {method.name} both have a client hyperparameter {name!r}: rename one")
     space = default_space(method, model.hyperparameters) if space is None else space
     unknown = model.own_training and not model.hyperparameters  # what the clients' code reads is for them to say
     check(method, Space(server=space.server) if unknown else space, model.hyperparameters)
@@ -240,9 +238,7 @@ def _check_optimisers(setup: Setup) -> None:
     named, default = setup.space.server.get("optimiser"), setup.method.server["optimiser"].default
     for name in named.ends() if named else (default,):
         if setup.method.optimisers[str(name)].extra(np.zeros(1, np.float32)):
-            raise SpecError(
-                f"server.optimiser = {name!r} reads more than changes, which privacy does not bound: use sgd"
-            )
+            raise SpecError(f"server.optimiser = {name!r} reads more than changes, which are private: use sgd")
 
 
 def _check_sums(setup: Setup, how: str) -> None:

@@ -49,7 +49,6 @@ def clients(
     held = [np.arange(s.start, s.stop) for s in chosen]
     if by == "chance":
         held = exchange(held, stream(seed, "mnist iid"))
-    owners = (
-        (f"writer{writers[s.start]:04d}", images[rows], labels[rows]) for s, rows in zip(chosen, held, strict=True)
-    )
+    ids = (f"writer{writers[s.start]:04d}" for s in chosen)
+    owners = ((id, images[rows], labels[rows]) for id, rows in zip(ids, held, strict=True))
     return from_examples(owners, order, seed, classes=10)

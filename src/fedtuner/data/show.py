@@ -30,9 +30,8 @@ def listing() -> list[dict[str, Any]]:
         source = sources.SOURCES.get(name)
         at = next((folder / name for folder in places.folders() if places.holds(folder / name, name)), None)
         needs = source.needs if source else f"{' or '.join(needed.files)} placed by hand"
-        found.append(
-            {"name": name, "about": needed.about, "needs": None if at else needs, "at": str(at) if at else None}
-        )
+        row = {"name": name, "about": needed.about, "needs": None if at else needs}
+        found.append({**row, "at": str(at) if at else None})
     return found
 
 

@@ -138,10 +138,8 @@ def _online(some: Sequence[Result]) -> Iterable[tuple[Any, ...]]:
     sides = [results.SIDES.index(kept["target"]) - 2 for kept in some if "online" in kept]
     start, end = max(curve[0][0] for curve in curves), max(kept["rounds"] for kept in some)
     for used in sorted({row[0] for curve in curves for row in curve if row[0] >= start} | {start, end}):
-        errors = [
-            float([row for row in curve if row[0] <= used][-1][side]) for curve, side in zip(curves, sides, strict=True)
-        ]
-        yield used, *_mean(errors)
+        both = zip(curves, sides, strict=True)
+        yield used, *_mean([float([r for r in curve if r[0] <= used][-1][side]) for curve, side in both])
 
 
 def _theta(some: Sequence[Result]) -> Iterable[tuple[Any, ...]]:

@@ -175,9 +175,7 @@ def update(path: Path, suite: Suite, *new: Result) -> None:
 def unfinished(path: Path, suite: Suite) -> list[Entry]:
     """Return the studies of a suite that have no result; a result with other settings is an error."""
     studies = {_key(study["labels"], study["seed"]): study for study in read(path).studies}
-    return [
-        entry for entry in suite.entries if not _is_result(studies.get(_key(entry.labels, entry.seed)), entry, path)
-    ]
+    return [one for one in suite.entries if not _is_result(studies.get(_key(one.labels, one.seed)), one, path)]
 
 
 def _key(labels: Mapping[str, str], seed: int) -> tuple[frozenset[tuple[str, str]], int]:

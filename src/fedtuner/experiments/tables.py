@@ -32,9 +32,8 @@ def text(head: Sequence[str], rows: Sequence[Sequence[Cell]], colours: bool = Fa
     for n, row in enumerate(cells):
         padded = [word.ljust(width) for word, width in zip(row, widths, strict=True)]
         if colours and n:
-            padded = [
-                f"\033[1m{p}\033[0m" if isinstance(c, Bold) else p for p, c in zip(padded, rows[n - 1], strict=True)
-            ]
+            both = zip(padded, rows[n - 1], strict=True)
+            padded = [f"\033[1m{p}\033[0m" if isinstance(cell, Bold) else p for p, cell in both]
         lines.append("  ".join(padded).rstrip())
     return "\n".join(lines) + "\n"
 

@@ -27,9 +27,7 @@ from fedtuner.methods.server import STEP, change_of, method
 from fedtuner.space import Choice, Config, Float
 
 DYN = Hyper(Choice([True, False]), True, options=(True, False), about="whether the client uses the dynamic term")
-ALPHA = Hyper(
-    Float(1e-3, 1e-1, log=True), 0.01, low=1e-8, about="strength of the dynamic regulariser", role="regulariser"
-)
+ALPHA = Hyper(Float(1e-3, 1e-1, log=True), 0.01, low=1e-8, about="strength of the dynamic term", role="regulariser")
 
 
 def local(client: Local, plan: Plan, job: Job) -> Update:

@@ -95,9 +95,7 @@ class Optuna:
             params = study.ask(distributions(space)).params
             configs = _configs(space, params)
             if past is not None and not _same(past, configs):
-                raise StoreError(
-                    f"CMA-ES does not propose arm {id} again as it was: continue with the Optuna that it began with"
-                )
+                raise StoreError(f"CMA-ES does not propose arm {id} as it was: use the Optuna that it began with")
         return configs
 
     def _sampler(self, seed: int, id: int) -> BaseSampler:

@@ -72,9 +72,8 @@ def rounds(budget: int, longest: int) -> tuple[int, int]:
     """Return budget and longest; refuse budgets that do not pay for one arm."""
     budget, longest = checks.whole("schedule.budget", budget), checks.whole("schedule.longest", longest)
     if budget < longest:
-        raise SpecError(
-            f"budget = {brief(budget)} is less than longest = {brief(longest)}: raise budget or lower longest"
-        )
+        less = f"budget = {brief(budget)} is less than longest = {brief(longest)}"
+        raise SpecError(f"{less}: raise budget or lower longest")
     return budget, longest
 
 
