@@ -29,7 +29,6 @@ class Advance:
 
     @property
     def done(self) -> bool:
-        """Whether there is nothing left to do."""
         return self.state.round >= self.until or bool(self.state.ended)
 
 

@@ -174,7 +174,6 @@ class Outline:
 
     @property
     def arms(self) -> int:
-        """Number of arms."""
         return sum(map(len, self.groups))
 
 

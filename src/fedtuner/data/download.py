@@ -33,7 +33,6 @@ class File:
 
     @property
     def name(self) -> str:
-        """The name of the file on disk."""
         return urlsplit(self.url).path.rpartition("/")[2]
 
 

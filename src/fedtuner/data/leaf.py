@@ -141,7 +141,6 @@ class _Shallow:
         self._depth, self._in_text, self._escaped = 0, 0, False  # at the end of what was read
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next bytes."""
         data = self._file.read(size)
         read = data[1:] if self._escaped else data
         self._escaped = (len(read) - len(read.rstrip(b"\\"))) % 2 == 1 if data else self._escaped

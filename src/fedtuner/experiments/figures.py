@@ -67,7 +67,6 @@ class Figure:
 
     @property
     def panels(self) -> list[str]:
-        """The names of its panels."""
         return list(dict.fromkeys(point.panel for point in self.points))
 
 

@@ -34,7 +34,6 @@ class Group:
 
     @property
     def problem(self) -> str:
-        """The name of their problem."""
         return self.first.spec.problem
 
     @property

@@ -55,7 +55,6 @@ class Entry:
 
     @property
     def seed(self) -> int:
-        """Its seed."""
         return int(self.table["seed"])
 
     @property
@@ -65,7 +64,6 @@ class Entry:
 
     @cached_property
     def spec(self) -> Spec:
-        """Its spec."""
         return spec.parse(self.table)
 
     @cached_property

@@ -84,7 +84,6 @@ class Simulation(FederationDefaults):
 
     @property
     def task(self) -> Task | Learner:
-        """The model."""
         return self.model
 
     def population(self) -> int:

@@ -42,7 +42,6 @@ class Requests:
         self._abandoned: dict[str, tuple[Hashable, int, float]] = {}  # message id -> key, node, and when it expires
 
     def nodes(self) -> set[int]:
-        """Return the nodes that are online."""
         return set(self._call(self._grid.get_node_ids))
 
     def send(self, requests: Sequence[Request]) -> list[Request]:

@@ -112,7 +112,6 @@ class ResponseNorm(nn.Module):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x, normalised."""
         channels = torch.arange(x.shape[1], device=x.device)
         band = ((channels[:, None] - channels).abs() <= 4).to(x.dtype)[:, :, None, None] * (0.001 / 9)
         return x * (1 + F.conv2d(x * x, band)).pow(-0.75)
@@ -122,7 +121,6 @@ class Floats(nn.Module):
     """Bytes 0..255 become floats 0..1; floats stay as they are."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x as floats."""
         return x if x.is_floating_point() else x.float() / 255
 
 
@@ -134,7 +132,6 @@ class Images(Floats):
         self.channels, self.size = channels, size
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x of shape (n, c, h, w)."""
         x = super().forward(x)
         if x.ndim == 4 and x.shape[1:] == (self.size, self.size, self.channels):
             return x.permute(0, 3, 1, 2)
@@ -154,7 +151,6 @@ class Crops(Images):
         self.crop = crop
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return crops of shape (n, c, crop, crop)."""
         x = super().forward(x)
         spare, n = self.size - self.crop, len(x)
         if not self.training:

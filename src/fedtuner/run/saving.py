@@ -49,7 +49,6 @@ class Saver:
         return self._latest[arm]
 
     def state(self, key: Key) -> State:
-        """Return the state after a round."""
         arm, round = key
         if arm in self._latest and self._latest[arm].round == round:
             return self._latest[arm]

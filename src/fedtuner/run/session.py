@@ -368,7 +368,6 @@ class Session:
         return self._saver.latest(arm)
 
     def state(self, key: Key) -> State:
-        """Return the state after a round."""
         return self._saver.state(key)
 
     def evaluate(self, key: Key, split: str, config: str = "mode") -> Evaluation:

@@ -81,17 +81,14 @@ class Spec:
 
     @property
     def seed(self) -> int:
-        """The seed."""
         return self.settings.get("seed", 0)  # type: ignore[no-any-return]
 
     @property
     def cohort(self) -> float:
-        """Clients per round."""
         return self.settings.get("cohort", 10)  # type: ignore[no-any-return]
 
     @property
     def target(self) -> str:
-        """What arms are compared by."""
         return self.settings.get("target", "personalized")  # type: ignore[no-any-return]
 
     def study(self, store: Path | None, workers: int | None, problem: Simulation | None = None) -> Study:

@@ -55,7 +55,6 @@ class Study(Results):
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule of the setup."""
         return self.setup.schedule
 
     def run(self, progress: bool | Show | None = None, label: str = "tuning") -> Study:

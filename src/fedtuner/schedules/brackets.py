@@ -37,7 +37,6 @@ class Bracketed:
 
     @property
     def brackets(self) -> tuple[Bracket, ...]:
-        """The brackets, in order."""
         raise NotImplementedError
 
     @property

@@ -37,7 +37,6 @@ class Halving(Bracketed):
 
     @cached_property
     def brackets(self) -> tuple[Bracket, ...]:
-        """The one bracket."""
         times = tuple(rungs(self.budget, self.longest, self.eta, self.eliminations))
         # The survivor of the last elimination trains on to `longest`, unless the elimination is there already.
         keep = tuple(max(1, self.eta ** (self.eliminations - r)) for r in range(1, self.eliminations + 1))

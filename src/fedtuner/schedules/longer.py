@@ -59,7 +59,6 @@ class Longer:
 
     @property
     def scoring(self) -> Scoring:
-        """How arms are scored."""
         return self.first.scoring
 
     @property

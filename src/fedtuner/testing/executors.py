@@ -34,7 +34,6 @@ class ExecutorLaws:
     until: Sequence[int] = (5, 3, 4, 1)  # the rounds of arms 0, 1, ...
 
     def executor(self, round: Round, blobs: Blobs) -> Executor:
-        """Open the executor to be tested."""
         raise NotImplementedError("override executor()")
 
     def round(self) -> Round:
@@ -43,7 +42,6 @@ class ExecutorLaws:
         return a_round(methods.scaffold, quadratics(), space=space, tuner=FedEx(k=3, gamma=0.5))
 
     def test_its_results_are_those_of_one_process_to_the_bit(self) -> None:
-        """Every record and every state."""
         with self._opened() as (round, executor):
             ours = _run(executor, self._work(round))
         _assert_same(round, ours, _serial(round, self._work(round)))
@@ -99,7 +97,6 @@ class ExecutorLaws:
         _assert_same(round, joined, _serial(round, whole))
 
     def test_a_stop_before_it_begins_leaves_nothing_done(self) -> None:
-        """No round is begun."""
         with self._opened() as (round, executor):
             assert _gather(executor.advance(self._work(round), lambda: True)) == {}
 

@@ -19,11 +19,9 @@ class FederationLaws:
     """Laws of a federation that is ready; override ``federation`` to return a fresh one with the same clients."""
 
     def federation(self) -> Federation:
-        """Return the federation to be tested."""
         raise NotImplementedError("override federation()")
 
     def test_it_has_all_that_a_study_asks_for(self) -> None:
-        """Its fields have values that a study knows."""
         federation = self.federation()
         assert isinstance(federation, Federation)
         assert federation.name
@@ -40,7 +38,6 @@ class FederationLaws:
         assert set(there) <= set(federation.everyone())
 
     def test_ids_are_distinct(self) -> None:
-        """A client is known by a text or a number that no other has."""
         federation = self.federation()
         everyone = list(federation.everyone())
         ids = [federation.id_of(client) for client in everyone]
@@ -73,7 +70,6 @@ class FederationLaws:
         assert list(other.met())[: len(met)] == met
 
     def test_notes_are_returned_once(self) -> None:
-        """What went wrong is handed over, not repeated."""
         federation = self.federation()
         list(federation.notes())
         assert not list(federation.notes())

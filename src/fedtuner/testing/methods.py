@@ -35,7 +35,6 @@ class MethodLaws:
     rounds = 40
 
     def test_the_default_configuration_and_space_are_legal(self) -> None:
-        """Defaults keep the method's own rules, and its default space is accepted."""
         for hypers in (self.method.client, self.method.server):
             for name, hyper in hypers.items():
                 assert hyper.wrong(hyper.default) is None, name
@@ -50,7 +49,6 @@ class MethodLaws:
         assert gaps[1] < 0.5 * gaps[0]
 
     def test_a_round_is_a_pure_function_of_its_state(self) -> None:
-        """The same state gives the same round, and is not changed by it."""
         round, arm = self._round(quadratics())
         state = advance(round, arm, 2)
         before = bits(round, state)

@@ -33,11 +33,9 @@ class SamplerLaws:
     arms = 8  # how many are proposed, one after the other
 
     def sampler(self) -> Sampler:
-        """Return the sampler to be tested."""
         raise NotImplementedError("override sampler()")
 
     def schedule(self) -> Schedule:
-        """Return a schedule that the sampler works with."""
         return random_search(30, 3, together=1)
 
     def test_it_takes_its_space_and_schedule(self) -> None:
@@ -64,7 +62,6 @@ class SamplerLaws:
                 assert configs == (past[id].arm.client, past[id].arm.server)
 
     def test_another_seed_proposes_other_arms(self) -> None:
-        """Two seeds of a study are two draws."""
         one, other = (self._past(_distance, seed=seed)[0].arm for seed in (0, 1))
         assert (one.client, one.server) != (other.client, other.server)
 

@@ -35,7 +35,6 @@ class Course:
     winner: Key | None = None
 
     def take(self, step: Step) -> None:
-        """Take note of a step, as a session does."""
         self.steps.append(step)
         for arm, start in step.start.items():
             self.at[arm] = start.parent[1] if start.parent else 0
@@ -106,7 +105,6 @@ class ScheduleLaws:
     """What every schedule promises; override ``schedule`` to return yours, ready to run."""
 
     def schedule(self) -> Schedule:
-        """Return the schedule to be tested."""
         raise NotImplementedError("override schedule()")
 
     def tables(self) -> Iterator[Table]:
@@ -129,7 +127,6 @@ class ScheduleLaws:
         assert isinstance(json.loads(json.dumps(tables.plain(schedule), allow_nan=False)), Mapping)
 
     def test_the_budget_is_never_exceeded(self) -> None:
-        """No more rounds than ``budget`` are asked for."""
         schedule = self.schedule()
         for table in self.tables():
             spent = play(schedule, table).spent

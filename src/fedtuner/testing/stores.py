@@ -33,7 +33,6 @@ class StoreLaws:
         return None
 
     def test_a_new_store_is_empty(self, tmp_path: Path) -> None:
-        """There are no events and no states."""
         store = self.store(tmp_path)
         store.open()
         assert list(store.events()) == []
@@ -135,7 +134,6 @@ class StoreLaws:
             assert repr(list(self.store(folder).events())) == repr([*_events(), Joined(("later",))])
 
     def test_a_damaged_line_is_an_error_with_its_number(self, tmp_path: Path) -> None:
-        """Nothing is guessed: the error names the line."""
         if self.journal(tmp_path / "0") is None:
             return
         for number in (1, 3):

@@ -24,20 +24,16 @@ class TaskLaws:
     tolerance = 2e-2
 
     def task(self) -> Task:
-        """Return the task to be tested."""
         raise NotImplementedError("override task()")
 
     def split(self) -> Any:
-        """Return a client's split of a few examples."""
         raise NotImplementedError("override split()")
 
     def test_its_layout_is_its_size(self) -> None:
-        """The parts make up w."""
         task = self.task()
         assert sum(part.size for part in task.layout()) == task.size >= task.trainable > 0
 
     def test_its_start_depends_on_the_seed_alone(self) -> None:
-        """The same seed gives the same w; another seed another."""
         task = self.task()
         one, again, other = task.initial(1), task.initial(1), task.initial(2)
         assert one.dtype == np.float32
@@ -46,7 +42,6 @@ class TaskLaws:
         assert not np.array_equal(one, other)
 
     def test_evaluation_changes_nothing(self) -> None:
-        """Evaluating twice gives the same, and leaves w alone."""
         task, data, w, _ = self._begun()
         kept = w.copy()
         first = task.evaluate(w, data, self.config)
@@ -55,7 +50,6 @@ class TaskLaws:
         assert np.array_equal(w, kept)
 
     def test_an_empty_split_has_no_metrics(self) -> None:
-        """No examples: a count of 0 and NaN."""
         task = self.task()
         metrics = task.evaluate(task.initial(0), task.prepare(None), self.config)
         assert metrics.count == 0
@@ -82,7 +76,6 @@ class TaskLaws:
                 assert gap <= self.tolerance * max(1.0, np.abs(product).max())
 
     def test_training_depends_on_its_seed_alone(self) -> None:
-        """The same seed gives the same gradients, whatever was drawn before."""
         task, data, w, rows = self._begun()
         runs = []
         for _ in range(2):
@@ -117,7 +110,6 @@ class TaskLaws:
         assert np.allclose(whole, parts, rtol=1e-3, atol=1e-5)
 
     def test_a_trainer_turns_to_another_split(self) -> None:
-        """``on`` gives the gradients of that split, under the same configuration."""
         task, data, w, rows = self._begun()
         with task.training(data, self.config, 0) as trainer:
             first = trainer.gradient(w.copy(), rows, key=0).copy()

@@ -29,11 +29,9 @@ class TunerLaws:
     rounds = 60  # after so many rounds
 
     def tuner(self) -> Tuner:
-        """Return the tuner to be tested."""
         raise NotImplementedError("override tuner()")
 
     def test_a_belief_begins_as_a_function_of_arm_space_and_seed(self) -> None:
-        """The same arguments give the same belief, whatever the tuner did before."""
         tuner = self.tuner()
         first = _bits(tuner, _begin(tuner, 3))
         _after(tuner, _begin(tuner, 4), 5)

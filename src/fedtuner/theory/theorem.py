@@ -58,7 +58,6 @@ class Setting:
 
     @property
     def half(self) -> float:
-        """Half the side of the box W."""
         return self.diameter / (2 * math.sqrt(self.dimensions))
 
     @property

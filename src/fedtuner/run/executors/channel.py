@@ -45,7 +45,6 @@ class Region:
         return parts
 
     def close(self) -> None:
-        """Let go of the memory."""
         self._map = None
         os.close(self._file)
 
@@ -88,7 +87,6 @@ class Channel:
         return pickle.loads(head, buffers=inline)
 
     def poll(self, timeout: float = 0.0) -> bool:
-        """Return whether there is a message to receive."""
         return self._pipe.poll(timeout)
 
     def fileno(self) -> int:
@@ -100,7 +98,6 @@ class Channel:
         self._pipe.close()
 
     def close(self) -> None:
-        """Close this end."""
         self.hang_up()
         for region in (self._out, self._into):
             if region is not None:

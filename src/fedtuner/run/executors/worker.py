@@ -50,7 +50,6 @@ class Worker:
         return True
 
     def dismiss(self) -> None:
-        """End it."""
         self.connection.close()
         self.process.join(timeout=0.2)
         if self.process.is_alive():

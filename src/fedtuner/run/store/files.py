@@ -52,15 +52,12 @@ class Files:
             self.sync(path.parent)
 
     def cut(self, path: Path, size: int) -> None:
-        """Shorten a file."""
         os.truncate(path, size)
 
     def remove(self, path: Path) -> None:
-        """Delete a file, if it is there."""
         path.unlink(missing_ok=True)
 
     def make_folder(self, path: Path) -> None:
-        """Make a folder, if it is not there."""
         path.mkdir(parents=True, exist_ok=True)
 
     def remove_folder(self, path: Path) -> None:

@@ -54,11 +54,9 @@ class Folder:
 
     @property
     def journal(self) -> Path:
-        """The journal's file."""
         return self.path / "journal.jsonl"
 
     def exists(self) -> bool:
-        """Whether there is a study."""
         return exists(self.journal)
 
     def events(self) -> Iterator[Event]:

@@ -31,7 +31,6 @@ class InMemory:
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
 
     def exists(self) -> bool:
-        """Whether there is a study."""
         return bool(self._events)
 
     def events(self) -> Iterator[Event]:
