@@ -454,8 +454,8 @@ def test_regression_and_multilabel_bring_their_own_error():
         (lambda: nn.Linear(4, 3), {"loss": F.mse_loss}, arrays(6), ["(6, 3)", "(6,)"]),
         (lambda: nn.Linear(4, 6), {"loss": F.mse_loss}, arrays(6), ["(6, 6)", "(6,)"]),  # this torch broadcasts
         (lambda: nn.Linear(4, 2), {}, (arrays(6)[0], np.full(6, 2)), ["(6, 2)", "loss"]),
-        (lambda: nn.Linear(4, 1), {"loss": lambda o, y: (o[:, 0] - y).abs().mean()}, (arrays(6)[0], arrays(6)[0][:, 0]),
-         ["error=", "(6, 1)"]),
+        (lambda: nn.Linear(4, 1), {"loss": lambda o, y: (o[:, 0] - y).abs().mean(), "error": "argmax"},
+         (arrays(6)[0], arrays(6)[0][:, 0]), ["error=", "(6, 1)"]),
         (net, {"loss": lambda o, y: F.cross_entropy(o, y, reduction="none")}, arrays(6), ["one number", "(6,)"]),
         (net, {}, (np.full((6, 4), np.nan, np.float32), arrays(6)[1]), ["client 'a'", "train", "NaN"]),
         (net, {}, (arrays(6)[0], arrays(5)[1]), ["client 'a'", "6 examples", "5"]),
