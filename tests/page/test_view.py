@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -80,6 +81,43 @@ def test_a_band_is_the_interval_of_the_mean_over_clients(tmp_path):
     mean = (v * x).sum() / v.sum()
     assert found.mean[4] == pytest.approx(mean)
     assert found.half[4] == pytest.approx(NORMAL * np.sqrt((v**2 * (x - mean) ** 2).sum()) / v.sum())
+
+
+def test_a_round_of_which_only_sums_are_known_has_the_band_of_a_rate():
+    records = [replace(r, rows=()) for r in toys.tune(**STUDIES["halving"]).journal.records(0)]
+    found = curves(records, 1, len(records))
+    p, n = records[2].error_after, records[2].validated
+    assert found["error_after"].mean[2] == pytest.approx(p)
+    assert found["error_after"].half[2] == pytest.approx(NORMAL * math.sqrt(p * (1 - p) / n))
+    assert math.isnan(found["loss_after"].half[2])
+
+
+def test_a_value_that_is_no_mean_over_clients_has_no_band():
+    records = [replace(r, error_after=r.error_after / 2) for r in toys.tune(**STUDIES["halving"]).journal.records(0)]
+    found = curves(records, 1, len(records))
+    assert found["error_after"].raw[2] == found["error_after"].mean[2] == records[2].error_after
+    assert math.isnan(found["error_after"].half[2])
+    assert not math.isnan(found["error_before"].half[2])
+
+
+def test_a_metric_of_which_higher_is_better_is_shown_as_itself(tmp_path):
+    task = toys.Softmax()
+    task.metric = ft.Metric("accuracy", rate=True, maximise=True)
+    problem = ft.Simulation(task, toys.clients(), "toy")
+    ours, theirs = (toys.tune(store=tmp_path / name, **made) for name, made in (("a", {"problem": problem}), ("b", {})))
+    for study in (ours, theirs):
+        study.evaluate("test")
+    shown, errors = view(tmp_path / "a"), view(tmp_path / "b")
+    assert shown["measure"] == {"name": "accuracy", "rate": True, "maximise": True}
+    for one, other in zip(shown["arms"], errors["arms"], strict=True):
+        assert one["error_after"]["raw"] == pytest.approx([1 - e for e in other["error_after"]["raw"]], abs=1e-4)
+        assert one["loss_after"] == other["loss_after"]
+    for side, e in errors["evaluations"]["tuned"]["test mode error"].items():
+        assert shown["evaluations"]["tuned"]["test mode error"][side] == pytest.approx(1 - e, abs=1e-4)
+    assert shown["clients"].keys() == errors["clients"].keys()
+    row, other = (next(iter(one["clients"].values()))[0] for one in (shown, errors))
+    assert row[4:] == pytest.approx([1 - e for e in other[4:]], abs=1e-3)
+    assert shown["incumbent"]["error_after"][-1] == pytest.approx(1 - errors["incumbent"]["error_after"][-1], abs=1e-3)
 
 
 def test_the_incumbent_ends_as_the_winner_after_all_rounds(tmp_path):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtuner.core.records import Record
 from fedtuner.core.tuner import Floats
@@ -42,43 +43,51 @@ def window_of(longest: int) -> int:
 
 def curves(records: Sequence[Record], window: int, own: int) -> dict[str, Curve]:
     """Return the curves of an arm's last ``own`` records; the ones before are its ancestors'."""
-    sums = _sums(records)
-    made = {}
-    for name in VALUES:
-        weight, first, squares, cross, second = (_last(s, window) for s in sums[name])
+    start, made = len(records) - own, {}
+    validated = np.array([r.validated for r in records], float)
+    for name, (moments, known) in _moments(records).items():
+        raw = np.array([math.inf if r.diverged else getattr(r, name) for r in records])
+        weight = np.where(np.isnan(raw), 0, validated)
+        squares, cross, second = (_last(terms, window) for terms in moments)
         with np.errstate(all="ignore"):
-            mean = first / weight
-            spread = np.maximum(second - 2 * mean * cross + mean**2 * squares, 0)
-            half = NORMAL * np.sqrt(spread) / weight
-        raw = [math.inf if r.diverged else float(getattr(r, name)) for r in records]
-        bad = _last(np.array([float(not math.isfinite(x) and not math.isnan(x)) for x in raw]), window) > 0
-        mean, half = np.where(bad, np.inf, mean), np.where(bad, np.nan, half)
-        start = len(records) - own
-        made[name] = Curve(raw[start:], mean[start:].tolist(), half[start:].tolist())
+            total = _last(weight, window)
+            mean = _last(np.where(np.isfinite(raw), weight * raw, 0), window) / total
+            half = NORMAL * np.sqrt(np.maximum(second - 2 * mean * cross + mean**2 * squares, 0)) / total
+        wild = _last(np.isinf(raw).astype(float), window) > 0
+        unknown = _last(((weight > 0) & ~known).astype(float), window) > 0
+        mean, half = np.where(wild, np.inf, mean), np.where(wild | unknown, np.nan, half)
+        made[name] = Curve(raw[start:].tolist(), mean[start:].tolist(), half[start:].tolist())
     return made
 
 
-def _sums(records: Sequence[Record]) -> dict[str, tuple[Floats, Floats, Floats, Floats, Floats]]:
-    """Return of each round the sums of v, v x, v^2, v^2 x and v^2 x^2 over its clients, by name."""
-    counts = np.array([len(r.rows) for r in records])
+@np.errstate(all="ignore")
+def _moments(records: Sequence[Record]) -> dict[str, tuple[tuple[Floats, ...], NDArray[np.bool_]]]:
+    """Return of each round the sums of v^2, v^2 x and v^2 x^2 over its clients, and whether they say how sure it is.
+
+    They do not where a round's value is no mean over clients: of a pooled metric, or of the worst tenth of them.
+    """
     rows = np.array([row[3:] for r in records for row in r.rows], float).reshape(-1, 5)
-    at = np.repeat(np.arange(len(records)), counts)
+    at = np.repeat(np.arange(len(records)), [len(r.rows) for r in records])
+    summed = np.array([not r.rows for r in records])  # where the server sees only sums
+    examples = np.where(summed, [r.validated for r in records], 0).astype(float)
     made = {}
     for name in VALUES:
+        values = np.array([getattr(r, name) for r in records], float)
         v, x = rows[:, 0], rows[:, 1 + _COLUMNS.index(name)]
-        known = np.isfinite(x) & (v > 0)
-        v, x, where = v[known], x[known], at[known]
-        found = [np.bincount(where, terms, len(records)) for terms in (v, v * x, v**2, v**2 * x, v**2 * x**2)]
-        for n, record in enumerate(records):
-            mean = float(getattr(record, name))
-            if not record.rows and record.validated and math.isfinite(mean):  # the server sees only sums
-                n_v = record.validated
-                spread = mean * (1 - mean) if name.startswith("error") and 0 <= mean <= 1 else math.nan
-                # As many examples that each count once: their spread about the mean is that of a rate.
-                for sum_, term in zip(found, (n_v, n_v * mean, n_v, n_v * mean, n_v * (mean**2 + spread)), strict=True):
-                    sum_[n] = term
-        made[name] = tuple(found)
-    return made  # type: ignore[return-value]
+        defined = np.isfinite(x) & (v > 0)
+        v, x, where = v[defined], x[defined], at[defined]
+        moments = [_added(where, terms, len(records)) for terms in (v**2, v**2 * x, (v * x) ** 2)]
+        mean = _added(where, v * x, len(records)) / _added(where, v, len(records))
+        # Of a rate, examples are right or wrong, each with the weight 1: x^2 is x.
+        rates = summed & name.startswith("error") & (values >= 0) & (values <= 1)
+        for terms, added in zip(moments, (examples, examples * values, examples * values), strict=True):
+            terms[rates] = added[rates]
+        made[name] = tuple(moments), rates | (np.abs(mean - values) < 1e-6 * (1 + np.abs(values)))
+    return made
+
+
+def _added(where: NDArray[np.int64], terms: Floats, n: int) -> Floats:
+    return np.asarray(np.bincount(where, terms, n), float)
 
 
 def _last(values: Floats, window: int) -> Floats:

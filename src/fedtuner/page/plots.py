@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 COLUMN, PAGE = 3.35, 7.0  # inches
 _WINNER, _UNTUNED, _CHOSEN, _OTHERS = COLOURS[2], COLOURS[1], COLOURS[0], "#b5b5b5"
+_FATES = {"helped": _WINNER, "harmed": _UNTUNED}
 
 
 def write(kind: str, paths: Sequence[Path], out: Path, arm: int | None = None) -> Path:
@@ -120,9 +121,13 @@ def _key(view: View) -> str:
     return f"{view['metric']}_{'before' if view['target'] == 'global' else 'after'}"
 
 
+def _name(view: View) -> str:
+    return str(view["measure"]["name"])
+
+
 def _label(view: View) -> str:
     metric, when = _key(view).split("_")
-    return f"{metric} {when} local training"
+    return f"{_name(view) if metric == 'error' else metric} {when} local training"
 
 
 def _race(canvas: Figure, views: Sequence[View], arm: int | None) -> None:
@@ -148,7 +153,7 @@ def _race(canvas: Figure, views: Sequence[View], arm: int | None) -> None:
         pictures.curve(ax, x, mean, (low, high), color=_UNTUNED, label="untuned", ls="--")
     starts = [v for one in view["arms"] if not one["parent"] for v in _numbers(one[key]["mean"][:1])]
     finite = [v for v in starts if math.isfinite(v)]
-    if finite:
+    if finite and min(finite) >= 0:
         ax.set_ylim(0, 1.25 * float(np.median(finite)) if view["metric"] == "loss" else None)
     ax.set_xlim(0, longest)
     if ax.get_legend_handles_labels()[0]:
@@ -165,7 +170,7 @@ def _incumbent(canvas: Figure, views: Sequence[View], arm: int | None) -> None:
     if len(views) == 1 and views[0]["untuned"]:
         mean, low, high = _band(views[0]["untuned"][_key(views[0])])
         pictures.curve(ax, range(1, len(mean) + 1), mean, (low, high), color=_UNTUNED, label="untuned", ls="--")
-    ax.set_ylim(bottom=0)
+    ax.set_ylim(bottom=min(0, ax.get_ylim()[0]))
     ax.legend(frameon=False, fontsize=7)
 
 
@@ -189,23 +194,25 @@ def _configurations(canvas: Figure, views: Sequence[View], arm: int | None) -> N
 
     view, ax = views[0], canvas.subplots()
     axes, rows = view["configurations"]["axes"], view["configurations"]["rows"]
-    known = sorted((row for row in rows if row["error"] is not None), key=lambda row: -float(row["error"]))
+    sign = 1 if view["measure"]["maximise"] else -1
+    known = sorted((row for row in rows if row["error"] is not None), key=lambda row: sign * float(row["error"]))
     if not axes or not known:
         raise SpecError("nothing is tuned in this study, or no arm has a finite error: there is nothing to draw")
-    most = max(row["error"] for row in known) or 1.0
+    errors = [row["error"] for row in known]
+    last = {"name": _name(view), "kind": "linear", "low": min(0, *errors), "high": max(0, *errors)}
     winner = view["winner"]["arm"] if view["winner"] else None
     shades = colormaps["viridis"]
     for n, row in enumerate(known):
-        y = [*(_part(axis, v) for axis, v in zip(axes, row["values"], strict=True)), row["error"] / most]
+        y = [*(_part(axis, v) for axis, v in zip(axes, row["values"], strict=True)), _part(last, row["error"])]
         bold = row["arm"] in (winner, arm)
         colour = shades(0.92 * (1 - n / max(1, len(known) - 1)))
         ax.plot(y, color=colour, lw=2.2 if bold else 0.9, zorder=3 if bold else 2, alpha=1 if bold else 0.8)
-    for n, axis in enumerate((*axes, {"name": "error", "kind": "linear", "low": 0, "high": most})):
+    for n, axis in enumerate((*axes, last)):
         ax.axvline(n, color="#999999", lw=0.6, zorder=1)
         for end, at, side in zip(_ends(axis), (-0.03, 1.03), ("top", "bottom"), strict=True):
             ax.text(n, at, end, ha="center", va=side, fontsize=6.5)
     names = [axis["name"].replace(".", "\n") for axis in axes]
-    ax.set_xticks(range(len(axes) + 1), [*names, "error"], fontsize=7)
+    ax.set_xticks(range(len(axes) + 1), [*names, _name(view)], fontsize=7)
     ax.xaxis.set_ticks_position("top")
     ax.tick_params(length=0, pad=12)
     ax.set(yticks=[], ylim=(-0.12, 1.02))
@@ -244,15 +251,17 @@ def _clients(canvas: Figure, views: Sequence[View], arm: int | None) -> None:
     rows = views[0]["clients"].get(str(one["id"]))
     if not rows:
         raise SpecError(f"the clients of arm {one['id']} are not known: the server saw only sums, or too many clients")
-    ax = _ax(canvas, "error before local training", "error after it")
+    name = _name(views[0])
+    ax = _ax(canvas, f"{name} before local training", f"{name} after it")
     before, after, size = (np.array([row[n] for row in rows], float) for n in (4, 5, 1))
-    fates = {"helped": (after < before, _WINNER), "harmed": (after > before, _UNTUNED)}
+    lower, higher = ("harmed", "helped") if views[0]["measure"]["maximise"] else ("helped", "harmed")
+    fates = {lower: (after < before, _FATES[lower]), higher: (after > before, _FATES[higher])}
     for name, (chosen, colour) in {**fates, "as before": (after == before, "#777777")}.items():
         area = 6 + 24 * size[chosen] / size.max()
         style: dict[str, Any] = {"color": colour, "alpha": 0.6, "lw": 0, "label": f"{name} ({chosen.sum()})"}
         ax.scatter(before[chosen], after[chosen], area, **style)
-    most = 1.05 * max(before.max(), after.max(), 1e-9)
-    ax.plot([0, most], [0, most], color="#999999", lw=0.6, ls="--", zorder=1)
+    ends = [min(0, before.min(), after.min()), 1.05 * max(before.max(), after.max(), 1e-9)]
+    ax.plot(ends, ends, color="#999999", lw=0.6, ls="--", zorder=1)
     ax.legend(frameon=False, fontsize=7)
 
 

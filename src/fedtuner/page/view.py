@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedtuner import tables
+from fedtuner.core.metric import Metric
 from fedtuner.core.records import Record
-from fedtuner.core.schedule import Scoring, best
+from fedtuner.core.schedule import TARGETS, Scoring, best
 from fedtuner.errors import one_line
 from fedtuner.page.curves import VALUES, Curve, curves, short, window_of
 from fedtuner.page.history import History
@@ -36,7 +37,7 @@ class Views:
 
     def view(self, history: History, name: str, untuned: History | None = None) -> View:
         """Return a study's view; ``name`` is what it is called."""
-        journal, described = history.journal, spec(history.journal)
+        journal, described, metric = history.journal, spec(history.journal), history.journal.metric
         schedule, target = described["schedule"], described["target"]
         window = window_of(schedule["longest"])
         found = {arm: _curves(journal, arm, window) for arm in sorted(journal.arms) if journal.own_records[arm]}
@@ -44,7 +45,7 @@ class Views:
         when = "before" if target == "global" else "after"
         space, won = _space(journal), journal.won
         shown = _configurations(journal, found, f"error_{when}", space)
-        return {
+        made = {
             "name": one_line(name, 200),
             "headline": headline(described),
             "problem": described["problem"]["name"],
@@ -55,7 +56,7 @@ class Views:
             "window": window,
             "budget": journal.budget,
             "used": journal.rounds_used,
-            "rates": journal.metric.rate,
+            "measure": {"name": metric.name, "rate": metric.rate, "maximise": metric.maximise},
             "winner": None if won is None else {"arm": won.arm, "round": won.round},
             "chosen": _chosen(journal, found, when),
             "evaluations": strict(evaluations(journal, None if untuned is None else untuned.journal)),
@@ -71,6 +72,7 @@ class Views:
             "versions": dict(journal.begun.versions) if journal.begun else {},
             "command": journal.begun.command if journal.begun else "",
         }
+        return turned(made, metric) if metric.maximise else made
 
     def _arm(self, journal: Journal, id: int, space: Space, found: Mapping[str, Curve]) -> dict[str, Any]:
         arm, own, gone = journal.arms[id], journal.own_records[id], journal.eliminated.get(id)
@@ -91,6 +93,35 @@ class Views:
             "faults": {name: sum(getattr(r, name) for r in own) for name in ("clients", *_FAULTS)},
             **_series(found),
         })  # fmt: skip
+
+
+def turned(view: View, metric: Metric) -> View:
+    """Return a view with the values of a metric of which higher is better, in place of a study's errors."""
+
+    def turn(values: Sequence[Any]) -> list[float | None]:
+        return short(math.nan if v is None else metric.turned(v) for v in values)
+
+    def both(series: Mapping[str, Any]) -> dict[str, Any]:
+        made = {}
+        for name in VALUES[:2]:
+            made[name] = {**series[name], "raw": turn(series[name]["raw"]), "mean": turn(series[name]["mean"])}
+        return {**series, **made}
+
+    def evaluated(item: tuple[str, Mapping[str, Any]]) -> tuple[str, dict[str, Any]]:
+        how, kept = item
+        of_error = how.endswith(" error")
+        return how, {side: turn([e])[0] if of_error and side in TARGETS else e for side, e in kept.items()}
+
+    rows = [{**row, "error": turn([row["error"]])[0]} for row in view["configurations"]["rows"]]
+    return {
+        **view,
+        "arms": [both(arm) for arm in view["arms"]],
+        "untuned": view["untuned"] and both(view["untuned"]),
+        "incumbent": {**view["incumbent"], **{name: turn(view["incumbent"][name]) for name in VALUES[:2]}},
+        "configurations": {**view["configurations"], "rows": rows},
+        "clients": {arm: [[*row[:4], *turn(row[4:])] for row in some] for arm, some in view["clients"].items()},
+        "evaluations": {who: dict(map(evaluated, found.items())) for who, found in view["evaluations"].items()},
+    }
 
 
 _FAULTS = ("dropped", "broken", "bounded")

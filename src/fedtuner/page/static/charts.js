@@ -13,8 +13,11 @@ function number(x) {
 }
 const percent = (x) => (x === null || x === undefined ? "none" : `${(100 * x).toFixed(1)}\u00a0%`);
 const tick = (x) => `${+(100 * x).toPrecision(3)}\u00a0%`;
-const valueOf = (study, metric) => (x) => (metric === "error" && study.rates ? percent(x) : number(x));
-const tickOf = (study, metric) => (x) => (metric === "error" && study.rates ? tick(x) : number(x));
+const valueOf = (study, metric) => (x) => (metric === "error" && study.measure.rate ? percent(x) : number(x));
+const tickOf = (study, metric) => (x) => (metric === "error" && study.measure.rate ? tick(x) : number(+x.toPrecision(6)));
+// The problem's metric is called "error" inside; it may have another name, and higher may be better.
+const nameOf = (study, metric = "error") => (metric === "error" ? study.measure.name : metric);
+const better = (study) => (a, b) => (study.measure.maximise ? b - a : a - b);
 const words = (config) => Object.entries(config).map(([name, x]) => `${name} ${number(x)}`).join(", ");
 const first = (arm) => (arm.parent ? arm.parent[1] + 1 : 1);
 const when = (study) => (study.target === "global" ? "before" : "after");
@@ -51,20 +54,21 @@ const below = (gap = 28) => ({ nameLocation: "middle", nameGap: gap });
 const above = { nameLocation: "end", nameGap: 12, nameTextStyle: { align: "left", padding: [0, 0, 0, -30], fontSize: 13 } };
 const lines = () => ({ splitLine: { show: true, lineStyle: { color: css("rule"), opacity: 0.6 } }, axisLine: { show: false } });
 const ticks = (formatter) => ({ color: css("soft"), fontSize: 12, hideOverlap: true, formatter });
-const label = (metric, when) => `${metric} ${when} local training`;
+const label = (study, show) => `${nameOf(study, show.metric)} ${show.when} local training`;
 
-// The y axis ends a little above where arms begin: arms that diverge leave the picture.
-function ceiling(study, key, kind) {
-  const starts = study.arms.filter((a) => !a.parent).map((a) => a[key][kind].find((v) => v !== null) ?? 0);
-  const shown = study.arms.flatMap((a) => a[key][kind]).concat(study.untuned ? study.untuned[key][kind] : []);
-  const most = shown.reduce((m, v) => (v !== null && v > m ? v : m), 0);
-  const middle = [...starts].sort((a, b) => a - b)[Math.floor(starts.length / 2)] || most;
-  return Math.min(most, 1.6 * middle) || 1;
-}
 const rounded = (x) => {
-  const unit = 10 ** Math.floor(Math.log10(x)) / 2;
+  const unit = 10 ** Math.floor(Math.log10(Math.abs(x) || 1)) / 2;
   return Math.ceil(x / unit - 1e-9) * unit;
 };
+// Both ends of the y axis. It ends a little above where arms begin: arms that diverge leave the picture.
+function range(study, key, kind) {
+  const starts = study.arms.filter((a) => !a.parent).map((a) => a[key][kind].find((v) => v !== null) ?? 0);
+  const shown = study.arms.flatMap((a) => a[key][kind]).concat(study.untuned ? study.untuned[key][kind] : []).filter((v) => v !== null);
+  const [least, most] = shown.reduce(([low, high], v) => [Math.min(low, v), Math.max(high, v)], [0, 0]);
+  const middle = [...starts].sort((a, b) => a - b)[Math.floor(starts.length / 2)] || most;
+  const free = study.measure.maximise && key.startsWith("error");
+  return [-rounded(-least) || 0, rounded(free || middle <= 0 ? most : Math.min(most, 1.6 * middle)) || 1];
+}
 
 function ancestors(study, id) {
   const found = new Set(), arm = study.arms.find((one) => one.id === id);
@@ -73,10 +77,10 @@ function ancestors(study, id) {
 }
 
 // How far labels at the ends of lines move up or down, in pixels, to stand apart; ends are [name, x, value].
-function apart(ends, high, near, height) {
+function apart(ends, low, high, near, height) {
   const moved = {}, placed = [];
   for (const [name, x, value] of [...ends].sort((a, b) => a[2] - b[2])) {
-    const wanted = ((value ?? 0) / high) * height;
+    const wanted = (((value ?? low) - low) / (high - low)) * height;
     const under = placed.filter(([other]) => Math.abs(other - x) < near).map(([, at]) => at + 17);
     const at = Math.max(wanted, ...under);
     placed.push([x, at]);
@@ -88,29 +92,29 @@ function apart(ends, high, near, height) {
 function race(study, show, chosen, pointer) {
   const b = base(), key = `${show.metric}_${show.when}`, kind = show.raw ? "raw" : "mean";
   const colour = { winner: css("winner"), before: css("winner"), untuned: css("untuned"), chosen: css("chosen"), faint: css("faint") };
-  const say = valueOf(study, show.metric), high = rounded(ceiling(study, key, kind));
+  const say = valueOf(study, show.metric), [low, high] = range(study, key, kind);
   const series = [];
   const before = ancestors(study, study.winner ? study.winner.arm : null);
   const role = (arm) => (study.winner && arm.id === study.winner.arm ? "winner" : arm.id === chosen ? "chosen" : before.has(arm.id) ? "before" : "faint");
   const named = { winner: "winner", chosen: "chosen" }, order = { faint: 2, before: 3, chosen: 4, winner: 5 };
   const band = (id, curve, start, shade) => {
     if (show.raw) return;
-    const low = [], wide = [];
+    const from = [], wide = [];
     curve.mean.forEach((m, n) => {
       const h = curve.half[n];
       if (m === null || h === null) return;
-      low.push([start + n, Math.max(0, m - h)]);
-      wide.push([start + n, m + h - Math.max(0, m - h)]);
+      from.push([start + n, Math.max(low, m - h)]);
+      wide.push([start + n, m + h - Math.max(low, m - h)]);
     });
     const common = { type: "line", stack: `band-${id}`, symbol: "none", silent: true, lineStyle: { opacity: 0 }, z: 1, tooltip: { show: false } };
-    series.push({ ...common, id: `low-${id}`, data: low });
+    series.push({ ...common, id: `low-${id}`, data: from });
     series.push({ ...common, id: `band-${id}`, data: wide, areaStyle: { color: shade, opacity: 0.16 } });
   };
   const longest = Math.max(1, ...study.arms.map((a) => a.rounds)); // the untuned default may have more
   const plain = study.untuned && { raw: study.untuned[key].raw.slice(0, longest), mean: study.untuned[key].mean.slice(0, longest), half: study.untuned[key].half };
   const ends = study.arms.filter((arm) => role(arm) in named).map((arm) => [`arm-${arm.id}`, arm.rounds, arm[key][kind].at(-1)]);
   if (plain) ends.push(["untuned", plain[kind].length, plain[kind].at(-1)]);
-  const moved = apart(ends, high, 0.1 * longest, narrow() ? 280 : 340);
+  const moved = apart(ends, low, high, 0.1 * longest, narrow() ? 280 : 340);
   for (const arm of study.arms) {
     const r = role(arm), start = first(arm), data = arm[key][kind].map((v, n) => [start + n, v]);
     const last = data.findLast((point) => point[1] !== null);
@@ -139,8 +143,8 @@ function race(study, show, chosen, pointer) {
   return {
     ...b, series, grid: { ...b.grid, right: narrow() ? 70 : 120 },
     xAxis: b.axis("round of the arm", { type: "value", min: 0, max: longest, ...below() }),
-    yAxis: b.axis(label(show.metric, show.when), {
-      type: "value", min: 0, max: high, ...above, ...lines(), axisLabel: ticks(tickOf(study, show.metric)),
+    yAxis: b.axis(label(study, show), {
+      type: "value", min: low, max: high, ...above, ...lines(), axisLabel: ticks(tickOf(study, show.metric)),
     }),
     tooltip: {
       ...b.tooltip, trigger: "axis", axisPointer: { type: "line", lineStyle: { color: css("faint") } },
@@ -164,14 +168,14 @@ function raceTip(study, show, params, pointer) {
   if (!best) return null;
   const { curve, n, arm } = best, half = curve.half[n];
   const mean = `mean of the last ${study.window} rounds: ${say(curve.mean[n])}${half ? ` ± ${say(half)}` : ""}`;
-  return tip(`${best.name}, round ${at}`, `${show.metric} ${show.when}: ${say(curve.raw[n])}`, study.window > 1 && mean,
+  return tip(`${best.name}, round ${at}`, `${nameOf(study, show.metric)} ${show.when}: ${say(curve.raw[n])}`, study.window > 1 && mean,
     arm && words(arm.client));
 }
 
 function incumbent(study, show) {
   const b = base(), key = `${show.metric}_${show.when}`, say = valueOf(study, show.metric), found = study.incumbent;
-  const high = rounded(ceiling(study, key, "mean")), own = study.untuned ? study.untuned[key].mean : [];
-  const moved = apart([["tuned", study.used, found[key].at(-1)], ["untuned", own.length, own.at(-1)]], high, 0.1 * study.used, 220);
+  const [low, high] = range(study, key, "mean"), own = study.untuned ? study.untuned[key].mean : [];
+  const moved = apart([["tuned", study.used, found[key].at(-1)], ["untuned", own.length, own.at(-1)]], low, high, 0.1 * study.used, 220);
   const series = [{
     id: "incumbent", type: "line", step: "end", symbol: "none", z: 3, lineStyle: { color: css("winner"), width: 2.4 }, color: css("winner"),
     data: found.used.map((used, n) => [used, found[key][n], found.arm[n]]),
@@ -185,7 +189,7 @@ function incumbent(study, show) {
   return {
     ...b, series, grid: { ...b.grid, right: narrow() ? 62 : 80 },
     xAxis: b.axis("communication rounds used, over all arms", { type: "value", min: 0, max: Math.max(study.used, study.untuned ? study.untuned[key].raw.length : 1), ...below() }),
-    yAxis: b.axis(label(show.metric, show.when), { type: "value", min: 0, max: high, ...above, ...lines(), axisLabel: ticks(tickOf(study, show.metric)) }),
+    yAxis: b.axis(label(study, show), { type: "value", min: low, max: high, ...above, ...lines(), axisLabel: ticks(tickOf(study, show.metric)) }),
     tooltip: {
       ...b.tooltip, trigger: "axis", axisPointer: { type: "line", lineStyle: { color: css("faint") } },
       formatter: (params) => {
@@ -207,7 +211,7 @@ function shade(part) {
 
 function configurations(study, chosen) {
   const b = base(), { axes, rows } = study.configurations, say = valueOf(study, "error"), soft = css("soft");
-  const known = rows.filter((row) => row.error !== null).sort((x, y) => y.error - x.error);
+  const known = rows.filter((row) => row.error !== null).sort((x, y) => better(study)(y.error, x.error));
   const rank = new Map(known.map((row, n) => [row.arm, known.length > 1 ? 1 - n / (known.length - 1) : 0]));
   const short = (name) => (narrow() ? name : name.replace(".", "\n"));
   const common = { nameTextStyle: { color: css("ink"), fontSize: 12, lineHeight: 15 }, axisLine: { lineStyle: { color: css("faint") } }, axisTick: { show: false }, axisLabel: { color: soft, fontSize: 11, hideOverlap: true } };
@@ -218,7 +222,7 @@ function configurations(study, chosen) {
       : { type: axis.kind === "log" ? "log" : "value", min: axis.low, max: axis.high, splitNumber: 4, minInterval: axis.whole ? 1 : 0,
           axisLabel: { ...common.axisLabel, formatter: (v) => (v !== 0 && (Math.abs(v) < 0.001 || Math.abs(v) >= 1e5) ? v.toExponential(0) : number(v)) } }),
   }));
-  parallelAxis.push({ dim: axes.length, name: "error", type: "value", min: 0, max: rounded(Math.max(...errors, 1e-9)), ...common, nameTextStyle: { color: css("ink"), fontWeight: 600 },
+  parallelAxis.push({ dim: axes.length, name: nameOf(study), type: "value", min: -rounded(-Math.min(...errors, 0)) || 0, max: rounded(Math.max(...errors, 1e-9)), ...common, nameTextStyle: { color: css("ink"), fontWeight: 600 },
     axisLabel: { ...common.axisLabel, formatter: tickOf(study, "error") } });
   const line = (row) => ({
     name: String(row.arm), value: [...row.values.map((v, n) => (axes[n].kind === "choice" ? String(v) : v)), row.error],
@@ -234,7 +238,7 @@ function configurations(study, chosen) {
     ...(narrow() ? { parallelAxis: parallelAxis.map((a) => ({ ...a, nameLocation: "end", nameGap: 8 })) } : {}),
     tooltip: { ...b.tooltip, trigger: "item", formatter: (p) => {
       const row = known.find((one) => String(one.arm) === p.name), arm = study.arms.find((one) => one.id === row.arm);
-      return tip(`Arm ${row.arm}${row === winner ? ", the winner" : ""}`, `error ${say(row.error)} after ${arm.rounds} rounds`, words(arm.client), words(arm.server) && `server: ${words(arm.server)}`);
+      return tip(`Arm ${row.arm}${row === winner ? ", the winner" : ""}`, `${nameOf(study)} ${say(row.error)} after ${arm.rounds} rounds`, words(arm.client), words(arm.server) && `server: ${words(arm.server)}`);
     } },
   };
 }
@@ -276,22 +280,25 @@ function theta(study, arm) {
 }
 
 const HELPED = () => ({ helped: css("winner"), harmed: css("untuned"), same: css("soft") });
-const fate = (row) => (row[5] < row[4] - 1e-9 ? "helped" : row[5] > row[4] + 1e-9 ? "harmed" : "same");
+function fate(study, row) {
+  const gain = better(study)(row[4], row[5]);
+  return gain > 1e-9 ? "helped" : gain < -1e-9 ? "harmed" : "same";
+}
 
 function clients(study, rows) {
   const b = base(), say = valueOf(study, "error"), colours = HELPED(), largest = Math.max(...rows.map((r) => r[1]), 1);
-  const most = rounded(Math.max(...rows.map((r) => Math.max(r[4], r[5])), 0.01));
+  const most = rounded(Math.max(...rows.map((r) => Math.max(r[4], r[5])), 0.01)), least = -rounded(-Math.min(...rows.map((r) => Math.min(r[4], r[5])), 0)) || 0;
   const series = Object.entries(colours).map(([name, color]) => ({
     id: name, name, type: "scatter", itemStyle: { color, opacity: 0.6, borderColor: color }, cursor: "default",
-    data: rows.filter((row) => fate(row) === name).map((row) => ({ value: [row[4], row[5], row[1]], row })),
+    data: rows.filter((row) => fate(study, row) === name).map((row) => ({ value: [row[4], row[5], row[1]], row })),
     symbolSize: (value) => 4 + 10 * Math.sqrt(value[2] / largest),
   }));
-  series[0].markLine = { silent: true, symbol: "none", lineStyle: { color: css("faint"), type: "dashed", width: 1 }, label: { show: false }, data: [[{ coord: [0, 0] }, { coord: [most, most] }]] };
-  const ends = { type: "value", min: 0, max: most, ...lines() };
+  series[0].markLine = { silent: true, symbol: "none", lineStyle: { color: css("faint"), type: "dashed", width: 1 }, label: { show: false }, data: [[{ coord: [least, least] }, { coord: [most, most] }]] };
+  const ends = { type: "value", min: least, max: most, ...lines() };
   return {
     ...b, series, grid: { ...b.grid, right: 24 },
-    xAxis: b.axis("error before local training", { ...ends, ...below(), axisLabel: ticks(tickOf(study, "error")) }),
-    yAxis: b.axis("error after local training", { ...ends, ...above, axisLabel: ticks(tickOf(study, "error")) }),
+    xAxis: b.axis(`${nameOf(study)} before local training`, { ...ends, ...below(), axisLabel: ticks(tickOf(study, "error")) }),
+    yAxis: b.axis(`${nameOf(study)} after local training`, { ...ends, ...above, axisLabel: ticks(tickOf(study, "error")) }),
     tooltip: { ...b.tooltip, trigger: "item", formatter: (p) => {
       const [id, size, held, rounds, before, after] = p.data.row;
       return tip(`Client ${id}`, `${say(before)} before, ${say(after)} after local training`, `${number(size)} training and ${number(held)} validation examples, ${number(rounds)} rounds`);

@@ -63,9 +63,9 @@
     const fact = (name, value, more) => facts.push(element("div", {}, element("dt", {}, name), element("dd", {}, value, ...(more ? [element("small", {}, more)] : []))));
     const errors = (who) => (s.evaluations[who] || {})["test mode error"] || (s.evaluations[who] || {})["valid mode error"];
     const tuned = errors("tuned"), plain = errors("untuned"), both = (e) => `${say(e.global)} before local training`;
-    const which = ((s.evaluations.tuned || {})["test mode error"] ? "Test" : "Validation") + " error";
+    const which = `${(s.evaluations.tuned || {})["test mode error"] ? "Test" : "Validation"} ${nameOf(s)}`;
     if (tuned) fact(`${which}, ${side}`, say(tuned[side]), side === "personalized" ? both(tuned) : `${say(tuned.personalized)} after local training`);
-    else if (s.chosen !== null) fact("Validation error now", say(last(armOf(s.chosen)[`error_${when(s)}`].mean)), `arm ${s.chosen}, ${when(s)} local training`);
+    else if (s.chosen !== null) fact(`Validation ${nameOf(s)} now`, say(last(armOf(s.chosen)[`error_${when(s)}`].mean)), `arm ${s.chosen}, ${when(s)} local training`);
     if (plain) fact(`${which}, untuned`, say(plain[side]), side === "personalized" ? both(plain) : "");
     fact("Rounds used", `${number(s.used)} of ${number(s.budget)}`, plural(s.arms.length, "arm"));
     const best = s.winner ? armOf(s.winner.arm) : null;
@@ -88,7 +88,7 @@
     const pointer = () => chart.convertFromPixel({ yAxisIndex: 0 }, aimed);
     const ended = last((s.winner ? armOf(s.winner.arm) : armOf(chosen) || { [name]: { mean: [] } })[name].mean);
     const chart = s.arms.length ? draw("race-chart", race(s, show, chosen, pointer),
-      `Curves of ${plural(s.arms.length, "arm")} over their rounds, ${show.metric} ${show.when} local training. ${s.winner ? `The winner, arm ${s.winner.arm}, ends at ${say(ended)}.` : `${plural(alive, "arm")} not eliminated yet.`} The table below has each arm.`) : draw("race-chart", null);
+      `Curves of ${plural(s.arms.length, "arm")} over their rounds, ${label(s, show)}. ${s.winner ? `The winner, arm ${s.winner.arm}, ends at ${say(ended)}.` : `${plural(alive, "arm")} not eliminated yet.`} The table below has each arm.`) : draw("race-chart", null);
     if (chart) {
       chart.off("click");
       chart.on("click", (event) => { if (/^arm-\d+$/.test(event.seriesId)) choose(+event.seriesId.slice(4)); });
@@ -99,32 +99,32 @@
     if (s.untuned) keys.push(key(css("untuned"), "the untuned default"));
     if (s.arms.length > 1) keys.push(key(css("faint"), "other arms"));
     put("race-keys", ...keys);
-    table("race-table", "Arms", ["arm", "rounds", `${show.metric} before`, `${show.metric} after`, "ended", "configuration"],
+    table("race-table", "Arms", ["arm", "rounds", `${nameOf(s, show.metric)} before`, `${nameOf(s, show.metric)} after`, "ended", "configuration"],
       s.arms.map((a) => [link(a.id), number(a.rounds), say(last(a[`${show.metric}_before`].mean)), say(last(a[`${show.metric}_after`].mean)),
         a.ended || (s.winner && s.winner.arm === a.id ? "won" : a.out ? "eliminated" : ""), sides(a)]));
   }
 
   function drawIncumbent() {
     const s = study(), name = `${show.metric}_${show.when}`, say = valueOf(s, show.metric), found = s.incumbent, n = found.used.length;
-    put("incumbent-text", `The validation ${show.metric} of the arm that was ahead, against the rounds that all arms together had used. It may rise: a new leader's next rounds tell more of it.`);
-    draw("incumbent-chart", n ? incumbent(s, show) : null, n ? `The incumbent's ${show.metric} falls from ${say(found[name][0])} after ${found.used[0]} rounds to ${say(found[name][n - 1])} after ${found.used[n - 1]}.` : "");
+    put("incumbent-text", `The validation ${nameOf(s, show.metric)} of the arm that was ahead, against the rounds that all arms together had used. It may get worse: a new leader's next rounds tell more of it.`);
+    draw("incumbent-chart", n ? incumbent(s, show) : null, n ? `The incumbent's ${nameOf(s, show.metric)} goes from ${say(found[name][0])} after ${found.used[0]} rounds to ${say(found[name][n - 1])} after ${found.used[n - 1]}.` : "");
     const changes = found.used.map((used, i) => [used, i]).filter(([, i]) => i === n - 1 || found.arm[i] !== found.arm[i - 1] || i % Math.ceil(n / 20) === 0);
-    table("incumbent-table", "The incumbent", ["rounds used", "arm", `${show.metric} ${show.when}`], changes.map(([used, i]) => [number(used), link(found.arm[i]), say(found[name][i])]));
+    table("incumbent-table", "The incumbent", ["rounds used", "arm", `${nameOf(s, show.metric)} ${show.when}`], changes.map(([used, i]) => [number(used), link(found.arm[i]), say(found[name][i])]));
   }
 
   function drawConfigurations() {
     const s = study(), { axes, rows, common } = s.configurations, say = valueOf(s, "error"), known = rows.filter((r) => r.error !== null);
-    put("configurations-text", axes.length ? `Each line is an arm's configuration${s.arms.some((a) => a.candidates.length) ? " (of several candidates the most probable one)" : ""}, coloured by the rank of its last validation error ${when(s)} local training.` : "Nothing is tuned in this study: all arms have the same configuration.");
+    put("configurations-text", axes.length ? `Each line is an arm's configuration${s.arms.some((a) => a.candidates.length) ? " (of several candidates the most probable one)" : ""}, coloured by the rank of its last validation ${nameOf(s)} ${when(s)} local training.` : "Nothing is tuned in this study: all arms have the same configuration.");
     $("configurations-chart").style.height = narrow() ? `${Math.max(260, 52 * (axes.length + 1))}px` : "";
     draw("configurations-chart", axes.length && known.length ? configurations(s, chosen) : null, `Configurations of ${plural(known.length, "arm")} over ${plural(axes.length, "hyperparameter")}; the numbers are in the table below.`);
     const scale = element("i", { class: "scale", "aria-hidden": "true" });
     scale.style.background = `linear-gradient(to right, ${SCALE().join(",")})`;
-    const keys = axes.length && known.length ? [element("span", {}, "lowest error", scale, "highest")] : [];
+    const keys = axes.length && known.length ? [element("span", {}, "best", scale, "worst")] : [];
     if (keys.length && s.winner) keys.push(key(css("winner"), "winner"));
     put("configurations-keys", ...keys);
-    table("configurations-table", "Configurations", ["arm", "error", ...axes.map((a) => a.name)], axes.length ? [...rows].sort((x, y) => (x.error ?? Infinity) - (y.error ?? Infinity)).map((r) => [link(r.arm), say(r.error), ...r.values.map(number)]) : []);
+    table("configurations-table", "Configurations", ["arm", nameOf(s), ...axes.map((a) => a.name)], axes.length ? [...rows].sort((x, y) => (x.error === null) - (y.error === null) || better(s)(x.error, y.error)).map((r) => [link(r.arm), say(r.error), ...r.values.map(number)]) : []);
     const found = s.importance;
-    put("importance-text", found.shares ? `By Optuna's PED-ANOVA: how the best quarter of ${found.arms} arms differs from all, by their error after round ${common}, which all of them had. With few arms this is a hint, not a measurement.` : found.why);
+    put("importance-text", found.shares ? `By Optuna's PED-ANOVA: how the best quarter of ${found.arms} arms differs from all, by their ${nameOf(s)} after round ${common}, which all of them had. With few arms this is a hint, not a measurement.` : found.why);
     $("importance-chart").style.height = found.shares ? `${70 + 30 * found.shares.length}px` : "";
     draw("importance-chart", found.shares ? importance(s) : null, found.shares ? `Importance: ${found.shares.map(([n, x]) => `${n} ${percent(+x.toPrecision(2))}`).join(", ")}.` : "");
   }
@@ -140,7 +140,7 @@
     put("arm-title", `Arm ${arm.id}${stageOf(arm)}`);
     const how = arm.parent ? `It continues arm ${arm.parent[0]} after round ${arm.parent[1]}` : "It began with new weights";
     const end = arm.ended || (s.winner && s.winner.arm === arm.id ? "won" : arm.out ? "was eliminated" : "is still in the race");
-    put("arm-text", `${how}, reached round ${arm.rounds} and ${end === "diverged" || end === "stalled" ? "has " : ""}${end}: error ${say(last(arm.error_before.mean))} before and ${say(last(arm.error_after.mean))} after local training.`);
+    put("arm-text", `${how}, reached round ${arm.rounds} and ${end === "diverged" || end === "stalled" ? "has " : ""}${end}: ${nameOf(s)} ${say(last(arm.error_before.mean))} before and ${say(last(arm.error_after.mean))} after local training.`);
     table("arm-table", "Configuration", ["hyperparameter", "value"], [...Object.entries(arm.client).map(([n, v]) => [`client.${n}`, number(v)]), ...Object.entries(arm.server).map(([n, v]) => [`server.${n}`, number(v)])]);
     const known = arm.theta && arm.theta.rounds.length;
     const top = known ? arm.theta.p.at(-1) : [], best = top.indexOf(Math.max(...top));
@@ -155,18 +155,18 @@
   function drawClients(arm) {
     const s = study(), rows = s.clients[arm.id], say = valueOf(s, "error");
     const count = { helped: 0, harmed: 0, same: 0 };
-    (rows || []).forEach((row) => { count[fate(row)] += 1; });
-    put("clients-text", rows ? `Of ${plural(rows.length, "client")} in the later half of its rounds local training helped ${count.helped}, harmed ${count.harmed} and left ${count.same} as they were. Larger dots have more training examples; below the diagonal a client was helped.`
+    (rows || []).forEach((row) => { count[fate(s, row)] += 1; });
+    put("clients-text", rows ? `Of ${plural(rows.length, "client")} in the later half of its rounds local training helped ${count.helped}, harmed ${count.harmed} and left ${count.same} as they were. Larger dots have more training examples; ${s.measure.maximise ? "above" : "below"} the diagonal a client was helped.`
       : Object.keys(s.clients).length ? "The clients of this arm are not in this page; those of arms with more rounds are." : "The journal has no single clients: the server sees only sums.");
     const colours = HELPED();
     put("clients-keys", ...(rows ? [key(colours.helped, "helped", "dot"), key(colours.harmed, "harmed", "dot"), key(colours.same, "as before", "dot")] : []));
-    draw("clients-chart", rows ? clients(s, rows) : null, rows ? `Errors of ${plural(rows.length, "client")} before and after local training: ${count.helped} helped, ${count.harmed} harmed.` : "");
+    draw("clients-chart", rows ? clients(s, rows) : null, rows ? `${nameOf(s)} of ${plural(rows.length, "client")} before and after local training: ${count.helped} helped, ${count.harmed} harmed.` : "");
     const mean = (some, n) => some.reduce((sum, row) => sum + row[n], 0) / some.length;
     const cut = rows ? Math.ceil(rows.length / 3) : 0;
     const groups = rows ? [["largest", rows.slice(0, cut)], ["middle", rows.slice(cut, 2 * cut)], ["smallest", rows.slice(2 * cut)]].filter(([, some]) => some.length) : [];
     table("clients-sizes", "By training examples", ["clients", "examples", "before", "after", "helped", "harmed"], groups.map(([name, some]) =>
-      [name, `${number(some.at(-1)[1])} to ${number(some[0][1])}`, say(mean(some, 4)), say(mean(some, 5)), number(some.filter((r) => fate(r) === "helped").length), number(some.filter((r) => fate(r) === "harmed").length)]));
-    table("clients-worst", "Highest errors after local training", ["client", "examples", "before", "after"], rows ? [...rows].sort((a, b) => b[5] - a[5]).slice(0, 8).map((r) => [r[0], number(r[1]), say(r[4]), say(r[5])]) : []);
+      [name, `${number(some.at(-1)[1])} to ${number(some[0][1])}`, say(mean(some, 4)), say(mean(some, 5)), number(some.filter((r) => fate(s, r) === "helped").length), number(some.filter((r) => fate(s, r) === "harmed").length)]));
+    table("clients-worst", `Worst ${nameOf(s)} after local training`, ["client", "examples", "before", "after"], rows ? [...rows].sort((a, b) => better(s)(b[5], a[5])).slice(0, 8).map((r) => [r[0], number(r[1]), say(r[4]), say(r[5])]) : []);
   }
 
   function drawLineage() {
@@ -179,7 +179,7 @@
     const chart = draw("lineage-chart", lineage(s, chosen), `${plural(shown.length, "arm")}, ${shown.filter((a) => a.parent).length} of which continue another. The list below has each.`);
     chart.off("click");
     chart.on("click", (event) => { if (/^arm-\d+$/.test(event.seriesId)) choose(+event.seriesId.slice(4)); });
-    table("lineage-table", "Lineage", ["arm", "part", "continues", "until round", "error"], shown.map((a) => [link(a.id), a.stage || "", a.parent ? `arm ${a.parent[0]} after round ${a.parent[1]}` : "nothing", number(a.rounds), say(last(a[`error_${when(s)}`].mean))]));
+    table("lineage-table", "Lineage", ["arm", "part", "continues", "until round", nameOf(s)], shown.map((a) => [link(a.id), a.stage || "", a.parent ? `arm ${a.parent[0]} after round ${a.parent[1]}` : "nothing", number(a.rounds), say(last(a[`error_${when(s)}`].mean))]));
   }
 
   function drawHealth() {
@@ -251,6 +251,9 @@
 
   function setUp() {
     show.when = when(study());
+    show.metric = study().metric;
+    document.querySelector(`input[name=metric][value=${show.metric}]`).checked = true;
+    document.querySelector("input[name=metric][value=error]").parentElement.append(nameOf(study()));
     document.querySelector(`input[name=when][value=${show.when}]`).checked = true;
     document.querySelector(".controls").addEventListener("change", (event) => {
       const { name, value, checked, type } = event.target;
