@@ -37,7 +37,7 @@ def arms(setup, n=None):
 
 def test_what_a_budget_means():
     setup = prepared(500)
-    assert setup.schedule == Duel(500, 9)
+    assert setup.schedule == Duel(500, 9, default_optimiser="sgd")
     assert (setup.cohorts, setup.weights, setup.cooling) == ("shared", "shared", 0.5)
     assert setup.tuner.labels == 1
     assert setup.method.server["optimiser"].default == "fedexp"

@@ -6,6 +6,7 @@ from fedtuner.core.records import Arm, Record, Row
 from fedtuner.core.schedule import Evidence, Play, Start, outline
 from fedtuner.errors import SpecError
 from fedtuner.schedules import Alone, Duel
+from fedtuner.schedules.duel_and_run import Plain
 from fedtuner.testing import ScheduleLaws
 
 
@@ -83,10 +84,36 @@ def test_the_best_arm_meets_the_default_in_a_duel_from_its_own_model():
 
 def test_the_default_may_win_the_duel():
     steps, winner = played(
-        Duel(100), lambda arm, t: (0.6, 0.6) if arm == 3 else (0.5, 0.5) if arm in (7, 8) else (1.0, 1.0)
+        Duel(100, default_optimiser="sgd"),
+        lambda arm, t: (0.6, 0.6) if arm == 3 else (0.5, 0.5) if arm in (7, 8) else (1.0, 1.0),
     )
-    assert steps[2].start == {8: Start(parent=(7, 12), horizon=73)}
-    assert winner == (8, 73)
+    # It goes on as it would have without a search: from its own model, with the server's own step, without cooling.
+    assert steps[1].keep == ((0, 3),)
+    assert steps[2].start == {8: Start(parent=(0, 3), change=Plain("sgd"))}
+    assert steps[2].start[8].change(None, Arm(0, {"lr": 1.0}, {"optimiser": "fedexp"}), None)[1] == {"optimiser": "sgd"}
+    assert set(steps[2].out) == {3, 7}
+    assert winner == (8, 64)
+
+
+def test_the_default_has_the_benefit_of_the_doubt():
+    """The other must be better by more than what differs from round to round."""
+
+    def losses(arm, t, noise):
+        return 2 * (0.5 + (noise if t % 2 else -noise) - 0.01,) if arm == 3 else (0.5, 0.5) if arm == 7 else (1.0, 1.0)
+
+    assert played(Duel(100), lambda arm, t: losses(arm, t, 0.001))[0][2].start[8].parent == (3, 12)
+    assert played(Duel(100), lambda arm, t: losses(arm, t, 0.1))[0][2].start[8].parent == (0, 3)
+
+
+def test_a_duel_is_not_won_by_clients_that_learn_by_themselves():
+    """Where the server's model has learned nothing, its clients' losses after local training say nothing of it."""
+
+    def losses(arm, t):
+        return (2.0, 0.5) if arm == 3 else (1.8 if t > 5 else 2.0, 1.6)
+
+    steps, _ = played(Duel(100), losses)
+    assert steps[1].until == {3: 12, 0: 12}
+    assert steps[2].start[7].parent == (0, 12)
 
 
 def test_a_default_that_leads_meets_the_second_best():
@@ -96,7 +123,7 @@ def test_a_default_that_leads_meets_the_second_best():
 
 def test_where_the_leader_has_learned_nothing_each_goes_on_from_its_own_model():
     """Its loss before local training is above the untrained one's: it may have no way back."""
-    steps, _ = played(Duel(100), lambda arm, t: (2.5, 0.5) if arm == 3 else (2.2, 1.9))
+    steps, _ = played(Duel(100), lambda arm, t: (2.5, 0.5) if arm == 3 else (1.9, 1.9))
     assert not steps[1].start
     assert steps[1].until == {3: 12, 0: 12}
     assert set(steps[1].out) == {1, 2, 4, 5, 6}

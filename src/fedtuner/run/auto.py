@@ -102,6 +102,8 @@ class Auto:
         assert schedule.arms is not None
         rest = samplers.Stratified(max(1, schedule.arms - len(include)), around, self.decades)
         settings["method"], settings["space"] = _extrapolating(method, asked), space
+        if settings["method"] != method:
+            schedule = replace(schedule, default_optimiser=str(method.server["optimiser"].default))
         settings.setdefault("schedule", schedule)
         settings.setdefault("tuner", none)
         settings.setdefault("sampler", samplers.Include(include, rest))

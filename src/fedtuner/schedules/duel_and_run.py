@@ -4,8 +4,11 @@
 2. The best of them and the default (the second best, if the default is the best) train three times as long, both from
    the best arm's model: what is compared is how a configuration goes on from a model that learns, not how it begins.
    Where the best arm's model is no better than an untrained one, each goes on from its own: it may be beyond repair.
+   The default has the benefit of the doubt.
 3. The winner trains alone for the rest of the budget. Its rounds are watched. Where its smoothed score rises clearly
    above its lowest, or where it diverges, its training goes back to the model that it had there, with a smaller step.
+   A default that wins on the other's model has shown that learning fast does not last here: it trains as it would have
+   without a search, from the model that it had after the rung, with the server's own step and no cooling.
 
 Scores are losses, cut at the loss of the untrained model: what a model says that knows nothing says nothing about how
 badly. ``sum_of_both`` ranks arms that have hardly begun, ``smaller_of_both`` those of the duel and the run.
@@ -20,7 +23,7 @@ from typing import ClassVar
 
 from fedtuner import checks
 from fedtuner.core.records import Arm, Key, Record, Row
-from fedtuner.core.schedule import Evidence, Score, Scoring, Start, Step, best, discounted
+from fedtuner.core.schedule import Change, Evidence, Score, Scoring, Start, Step, best, discounted
 from fedtuner.errors import SpecError
 from fedtuner.rng import Generator as Rng
 from fedtuner.space import Config, Space
@@ -30,7 +33,8 @@ LONGER = 3  # the duel has this many times the rounds of the rung
 MOST, LEAST = 9, 3  # arms; with fewer, a search does not pay
 FEWEST = 3  # rounds of the rung
 AFTER = 0.25  # weight of the loss after local training, beside that before it, in an arm's first scores
-LEARNED = 0.98  # of the untrained model's score: above it, an arm has learned nothing
+LEARNED = 0.98  # of the untrained model's loss: above it, an arm has learned nothing
+DOUBT = 1.5  # standard errors by which an arm must be better than the default
 RISE = 0.2  # of the untrained model's loss: how far the smoothed score may rise above its lowest
 SMOOTHING = 0.9
 LOWER = 3.0  # a return divides the step by it
@@ -48,6 +52,7 @@ class Duel:
     score: str = "error"  # what is shown of an arm; arms are compared as the file says
     step: str = "lr"  # the client hyperparameter that a return makes smaller
     returns: int = 3  # at most
+    default_optimiser: str = ""  # the server's, where the default trains as without a search; empty: as in the search
     needs: ClassVar[frozenset[str]] = frozenset()
     goes_on: ClassVar[str] = "run"  # what further rounds are for: ``Longer.by``
 
@@ -96,25 +101,53 @@ class Duel:
         everyone = range(self.arms)
         evidence = yield Step(dict.fromkeys(everyone, self.rung), dict.fromkeys(everyone, Start()))
         untrained = untrained_loss(evidence.records[0])
+        sound = 0 not in evidence.ended and math.isfinite(self._before(evidence.records[0], untrained))
         ranked = best(self._first_scores(evidence, untrained), self.arms)
         leader, other = ranked[0], ranked[1] if ranked[0] == 0 else 0
         until, rival, start = (1 + LONGER) * self.rung, other, dict[int, Start]()
         if discounted([r.loss_before for r in evidence.records[leader]], self.discount) < untrained:
             rival, start = self.arms, {self.arms: Start(parent=(leader, self.rung), like=other)}
         out = tuple(arm for arm in everyone if arm not in (leader, rival))
-        evidence = yield Step({leader: until, rival: until}, start, out)
-        winner = best(self._scores(evidence, smaller_of_both, untrained, self.rung), 2)[0]
-        loser = rival if winner == leader else leader
-        return (yield from self._run((winner, until), self.arms + len(start), (loser,)))
+        own = (0, self.rung)
+        evidence = yield Step({leader: until, rival: until}, start, out, (own,))
+        winner = self._winner(evidence, leader, rival, untrained)
+        first = self.arms + len(start)
+        if start and other == 0 and winner == rival and sound:
+            return (yield from self._run(own, first, (leader, rival), Plain(self.default_optimiser)))
+        return (yield from self._run((winner, until), first, (rival if winner == leader else leader,)))
+
+    def _winner(self, evidence: Evidence, leader: int, rival: int, untrained: float) -> int:
+        """Return the better one after a duel; the default, where the other is not clearly better.
+
+        An arm whose server's model has learned nothing is behind one whose has: its clients learn by themselves.
+        """
+        scores = self._scores(evidence, smaller_of_both, untrained, self.rung)
+        rounds = {arm: [r for r in evidence.records[arm] if r.round > self.rung] for arm in scores}
+        learned = {
+            arm: math.isfinite(scores[arm][0]) and self._before(of, untrained) <= LEARNED * untrained
+            for arm, of in rounds.items()
+        }
+        if learned[leader] != learned[rival]:
+            return leader if learned[leader] else rival
+        winner = best(scores, 2)[0]
+        default, other = (leader, rival) if leader == 0 else (rival, leader)
+        if winner == default or default in evidence.ended or not learned[default]:
+            return winner
+        values = {arm: [smaller_of_both(r, untrained) for r in of] for arm, of in rounds.items()}
+        return default if gain(values[default], values[other], self.discount) < DOUBT else other
+
+    def _before(self, records: Sequence[Record], untrained: float) -> float:
+        return discounted([min(r.loss_before, untrained) for r in records], self.discount)
 
     def _first_scores(self, evidence: Evidence, untrained: float) -> dict[int, Score]:
         """Return the scores of arms that have hardly begun.
 
-        Where no arm has learned anything yet, their scores are noise. The step is then too small rather than too large,
-        or the arms' losses would be far above the untrained one: the more local training changes, the better.
+        Where no arm's server model has learned anything yet, their scores are noise, or what clients learn by
+        themselves. The step is then too small rather than too large, unless an arm's loss is far above the untrained
+        one: the more local training changes, the better.
         """
         scores = self._scores(evidence, sum_of_both, untrained)
-        if min(scores.values())[0] <= LEARNED * (1 + AFTER) * untrained:
+        if min(self._before(records, untrained) for records in evidence.records.values()) <= LEARNED * untrained:
             return scores
         bold = {}
         for arm, records in evidence.records.items():
@@ -134,11 +167,13 @@ class Duel:
             scores[arm] = (last, evidence.scores[arm][0])
         return scores
 
-    def _run(self, parent: Key | None, first: int, out: tuple[int, ...]) -> Generator[Step, Evidence, Key]:
+    def _run(
+        self, parent: Key | None, first: int, out: tuple[int, ...], plain: Change | None = None
+    ) -> Generator[Step, Evidence, Key]:
         """Train one arm to the end, going back where its score rises; return the model to take."""
         arm, at, left = first, parent[1] if parent else 0, self.run
         piece, returns, untrained = max(1, self.run // PIECES), 0, math.nan
-        start = {arm: Start(parent=parent, horizon=at + left)}
+        start = {arm: Start(parent=parent, change=plain, horizon=None if plain else at + left)}
         smoothed, lowest, kept = math.nan, math.inf, (arm, at)
         while True:
             until = at + min(piece, left)
@@ -184,6 +219,22 @@ def smaller_of_both(record: Record, untrained: float) -> float:
     return min(before, after)
 
 
+def gain(default: Sequence[float], other: Sequence[float], discount: float) -> float:
+    """Return by how many standard errors the other's rounds are better than the default's, the later the heavier.
+
+    >>> gain([2.0, 1.9, 1.8], [1.0, 0.9, 0.8], 1.0), gain([1.0, 2.0], [2.0, 1.0], 1.0)
+    (inf, 0.0)
+    """
+    pairs = [a - b for a, b in zip(default, other, strict=False) if math.isfinite(a - b)]
+    weights = [discount**age for age in range(len(pairs) - 1, -1, -1)]
+    total = sum(weights)
+    shares = [weight / total for weight in weights]
+    mean = sum(p * x for p, x in zip(shares, pairs, strict=True))
+    left = 1 - sum(p * p for p in shares)  # what n - 1 is to n, where all weigh the same
+    square = sum((p * (x - mean)) ** 2 for p, x in zip(shares, pairs, strict=True))
+    return mean / math.sqrt(square / left) if square > 1e-24 and left > 0 else math.copysign(math.inf, mean)
+
+
 def _mean(record: Record, value: Callable[[float, float], float]) -> float:
     """Return the mean over the round's clients by |V|; of the round's means, where single clients are not known."""
     if record.diverged:
@@ -200,6 +251,17 @@ def ema(values: Sequence[float], before: float) -> float:
         if not math.isnan(value):
             before = value if math.isnan(before) else SMOOTHING * before + (1 - SMOOTHING) * value
     return before
+
+
+@dataclass(frozen=True)
+class Plain:
+    """The change of the default that trains as it would have without a search."""
+
+    optimiser: str  # the server's; empty: it stays
+
+    def __call__(self, space: Space, arm: Arm, rng: Rng) -> tuple[Config, Config]:
+        """Return its configurations, with the server's optimiser."""
+        return arm.client, {**arm.server, "optimiser": self.optimiser} if self.optimiser else arm.server
 
 
 @dataclass(frozen=True)

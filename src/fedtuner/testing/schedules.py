@@ -28,7 +28,7 @@ class Course:
 
     steps: list[Step] = field(default_factory=list)
     at: dict[int, int] = field(default_factory=dict)  # the round that each arm has reached
-    root: dict[int, int] = field(default_factory=dict)  # the arm without a parent that each arm descends from
+    root: dict[int, int] = field(default_factory=dict)  # the first arm whose configuration each arm has, or has changed
     spent: int = 0  # rounds of all arms together
     out: set[int] = field(default_factory=set)
     states: set[Key] = field(default_factory=set)  # the states that a store has: latest ones, and those kept
@@ -38,7 +38,8 @@ class Course:
         self.steps.append(step)
         for arm, start in step.start.items():
             self.at[arm] = start.parent[1] if start.parent else 0
-            self.root[arm] = self.root[start.parent[0]] if start.parent else arm
+            of = start.like if start.like is not None else start.parent[0] if start.parent else None
+            self.root[arm] = arm if of is None else self.root[of]
         self.out.update(step.out)
         self.spent += sum(max(0, until - self.at.get(arm, 0)) for arm, until in step.until.items())
         self.at |= step.until
