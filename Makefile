@@ -8,10 +8,18 @@ BROWSER := .browser
 # Two processes, a file of tests in one of them; the files in their order, Flower's networks first (tests/conftest.py):
 # they wait while the rest computes.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
+# These fork most, and import no torch: a fork of a process that has it takes five times as long. So they run first, alone.
+FORKING := tests/core tests/methods tests/report tests/run
+# The tests start many processes, which need not compile the code again.
+unexport PYTHONDONTWRITEBYTECODE
 # Inputs of each kind that make fuzz tries.
 FUZZ ?= 2000
 # The commit whose bits are to stay.
 BASE := 6e8a5d8
+
+# Both parts are run, whatever the first one finds.
+pytest = $(BIN)/python -m pytest $(PARALLEL) $(1) $(FORKING); first=$$?; \
+	$(BIN)/python -m pytest $(PARALLEL) $(1) $(FORKING:%=--ignore=%) && exit $$first
 
 .PHONY: help setup demo test quick fuzz check bits wheel flower-simulation pfl clean
 help:
@@ -39,10 +47,10 @@ demo: setup
 	@$(BIN)/fedtuner run digits --budget 500 --baseline
 
 test: setup $(SIMULATION)/.ready $(PFL)/.ready $(BROWSER)/.ready
-	@$(BIN)/python -m pytest $(PARALLEL)
+	@$(call pytest,)
 
 quick: setup
-	@$(BIN)/python -m pytest $(PARALLEL) -m "not slow"
+	@$(call pytest,-m "not slow")
 
 # make test tries a few of them.
 fuzz: setup

@@ -2,19 +2,30 @@
 
 import gc
 import os
+from collections import Counter
 
 import pytest
 from hypothesis import settings
 
 from fedtuner import cli
 
-settings.register_profile("fedtuner", deadline=None)  # a busy machine is no failure
-settings.load_profile("fedtuner")
+# A busy machine is no failure.
+settings.register_profile("all", deadline=None, database=None)
+settings.register_profile("quick", settings.get_profile("all"), max_examples=25)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Without the slow tests, fewer inputs by chance."""
+    settings.load_profile("quick" if config.option.markexpr == "not slow" else "all")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Flower's networks first: they wait most of the time, and meanwhile another process computes."""
-    items.sort(key=lambda item: item.path.stem != "test_deployment")
+    """Flower's networks first: they wait most of the time, and meanwhile another process computes.
+
+    Then the files with the most slow tests, so that the last ones are short and all processes end together.
+    """
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: (item.path.stem != "test_deployment", -slow[item.path]))
 
 
 def pytest_collection_finish() -> None:

@@ -8,7 +8,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedtuner.data import femnist, leaf, places, shakespeare
@@ -40,7 +40,6 @@ def windows(text):
 LABELS = st.integers(-(2**62), 2**62)  # ijson's numbers are those of C
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     users=st.dictionaries(
         st.text(max_size=5),
@@ -53,7 +52,7 @@ LABELS = st.integers(-(2**62), 2**62)  # ijson's numbers are those of C
 def test_any_file_is_read_as_json_reads_it(users, indent, ascii, tmp_path_factory):
     held = {u: {"x": [x for x, _ in pairs], "y": [y for _, y in pairs]} for u, pairs in users.items()}
     text = json.dumps({**document(held), "hierarchies": ["}", "]"], "version": 2}, indent=indent, ensure_ascii=ascii)
-    path = tmp_path_factory.mktemp("leaf") / "all.json"
+    path = tmp_path_factory.getbasetemp() / "all.json"
     path.write_text(text)
     assert list(leaf.read(path)) == [(u, data["x"], data["y"]) for u, data in held.items()]
 

@@ -13,7 +13,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedtun
 
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from memory_grid import over_the_wire
@@ -75,7 +75,6 @@ def text(thing: Any) -> str:
     return repr([text(x) for x in thing]) if isinstance(thing, (tuple, list)) else repr((type(thing), thing))
 
 
-@settings(max_examples=60, deadline=None)
 @given(plans)
 def test_a_plan_and_a_job_arrive_as_they_were_sent(plan):
     """Every field of them: a field that is added and does not travel fails here."""
@@ -98,7 +97,6 @@ finite = arrays(np.float32, 4, elements=st.floats(-1, 1, width=32))
 remembering = replace(methods.fedavg, memory={"last": "all", "visits": (4,)}, extra={"control": "all"})
 
 
-@settings(max_examples=60, deadline=None)
 @given(plans, st.data())
 def test_a_report_arrives_as_it_was_sent(made, data):
     asked = made.jobs[0]

@@ -5,13 +5,10 @@ from __future__ import annotations
 import sys
 
 import pytest
-import torch
-from torch import nn
 
 import fedtuner as ft
 import toys
 from fedtuner.errors import ClientError, TaskError, WorkerError
-from fedtuner.pytorch import Task
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
@@ -51,46 +48,6 @@ def test_an_executor_of_ones_own_that_exits_in_a_worker_is_a_worker_that_fails(m
     monkeypatch.setattr(worker, "_do", lambda *arguments: sys.exit(0))  # as whatever else a worker may call
     with pytest.raises(WorkerError, match=r"SystemExit\(0\)"):
         toys.tune(workers=2)
-
-
-def leave(*arguments):
-    sys.exit(0)
-
-
-class Forward(nn.Linear):
-    def forward(self, x):
-        sys.exit(0)
-
-
-class Examples:
-    def __len__(self):
-        return 4
-
-    def __getitem__(self, i):
-        sys.exit(0)
-
-
-SPLIT = (torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))
-
-
-def made(build=lambda: nn.Linear(2, 2), split=SPLIT, **more):
-    ft.Simulation(Task(build, **more), [ft.Client("a", split, split)]).check()
-
-
-TASKS = {
-    "build": lambda: made(leave),
-    "loss": lambda: made(loss=leave),
-    "error": lambda: made(error=leave),
-    "forward": lambda: made(lambda: Forward(2, 2)),
-    "configure": lambda: made(choices={"width": [1, 2]}, configure=leave),
-    "data": lambda: made(split=Examples()),
-}
-
-
-@pytest.mark.parametrize("work", TASKS.values(), ids=TASKS)
-def test_a_task_that_exits_is_an_error_before_the_work(work):
-    with pytest.raises(TaskError, match="SystemExit: 0"):
-        work()
 
 
 class Preparing(toys.Softmax):
