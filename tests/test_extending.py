@@ -169,6 +169,7 @@ def command(folder, *words, code=0):
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_all_parts_are_run_by_their_names(ran) -> None:
     spec, result = summary(ran / "s1")["spec"], summary(ran / "s1")["result"]
     assert spec["method"] == "fednova"

@@ -258,6 +258,7 @@ def test_json_is_the_result(here, fedtuner):
     assert fedtuner("show", "s", "--json")[1] == out
 
 
+@pytest.mark.slow
 def test_the_number_of_workers_changes_nothing(here, fedtuner):
     for workers in (1, 2, 4):
         fedtuner("run", "study.toml", "--workers", workers, "--store", f"s{workers}", "--baseline", "--quiet")

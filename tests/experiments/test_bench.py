@@ -136,6 +136,7 @@ def test_methods_that_remember_are_evaluated_as_they_were(out, method, monkeypat
         assert result(out, entry)["test"] == run_alone(entry)[0].evaluate("test")
 
 
+@pytest.mark.slow
 def test_the_results_do_not_tell_how_many_worked(tmp_path):
     made = read(SUITE)
     for workers in (1, 2):
@@ -401,6 +402,7 @@ def test_ctrl_c_is_exit_code_3_and_the_same_command_continues(here):
     assert [{**study, "versions": {}} for study in whole] == [{**study, "versions": {}} for study in stopped]
 
 
+@pytest.mark.slow
 def test_a_second_run_does_nothing_but_print(here, fedtuner, monkeypatch):
     assert fedtuner("bench", "mine.toml", "--workers", "1")[0] == 0
     before = {f: f.stat().st_mtime_ns for f in here.rglob("*") if f.is_file()}

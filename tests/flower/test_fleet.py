@@ -455,6 +455,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.integers(1000, 1003), st.lists(st.sampled_from(sorted(FAULTS)), min_size=1), max_size=4))
 def test_whatever_goes_wrong_the_study_ends_and_its_records_say_so(faults):

@@ -90,8 +90,8 @@ def evaluated(study: ft.Study, clients: int = 6) -> dict[str, float]:
         {},
         {"method": ft.methods.fedprox, "fedex": ft.FedEx(k=4, eps=1, metric="loss", step="adaptive")},
         {"method": ft.methods.reptile, "fedex": ft.FedEx(k=2, eps=1, signal="improvement"), "target": "global"},
-        {"fedex": None},
-        {"fedex": ft.FedEx(k=3, eps=1, cutoff=5.0)},
+        pytest.param({"fedex": None}, marks=pytest.mark.slow),
+        pytest.param({"fedex": ft.FedEx(k=3, eps=1, cutoff=5.0)}, marks=pytest.mark.slow),
         {"method": BY_FEDEXP},
     ],
     ids=["fedavg", "fedprox by loss", "reptile by improvement", "no fedex", "a mode that stays", "fedexp"],
@@ -109,7 +109,7 @@ def test_the_sums_give_what_the_reports_would(changed):
     for name in ("loss_before", "loss_after", "error_before", "error_after", "loss", "error", "confidence"):
         assert getattr(last, name) == pytest.approx(getattr(record, name), abs=2e-4)
     if getattr(study.setup.tuner, "cutoff", 5.0) < 5.0:
-        assert ours.belief.theta.baseline == pytest.approx(state.belief.theta.baseline, abs=1e-5)
+        assert ours.belief.theta.baseline == pytest.approx(state.belief.theta.baseline, abs=5e-5)
         assert not np.allclose(study.best.theta, 1 / study.best.theta.size)  # it has learned something
 
 
@@ -171,6 +171,7 @@ class Own(ft.FedEx):
     """A tuner that the devices do not have."""
 
 
+@pytest.mark.slow
 def test_draws_are_the_clients_own():
     """With fresh randomness two runs differ, and the seed does not tell a client's candidate."""
     spread = {"fedex": ft.FedEx(k=27, eps=1), "schedule": ft.random_search(budget=1, longest=1), "cohort": 6}
@@ -331,7 +332,6 @@ def test_an_update_that_breaks_adds_nothing_to_the_model_and_the_worst_to_theta(
     assert (tally.after.loss, tally.after.error) == (RANGES.most_loss, 1.0)
 
 
-@settings(max_examples=100)
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=5), st.floats(0.1, 10))
 def test_numbers_of_any_scale_are_sums_of_parts(numbers, clip):
     """All parts but the last are whole steps of Flower's rounding, whatever the range, so only the last is rounded."""
@@ -443,7 +443,6 @@ def test_theta_needs_only_sums(reports, log_theta, step, gamma, past):
     assert means.mass == whole.mass
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_contributions_add_up_to_the_sums(data):
     """Without the masks: what is packed is what is unpacked, for any clients."""

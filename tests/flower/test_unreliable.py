@@ -43,7 +43,9 @@ def drawn(grid: MemoryGrid, node: int = 1002) -> list[int]:
     return [int(str(m.content.config_records["fedtuner"]["round"])) for m in sent]
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize(
+    "name", ["error", *(pytest.param(name, marks=pytest.mark.slow) for name in FAULTS if name != "error")]
+)
 def test_it_is_named_counted_and_drawn_less_often(name, tmp_path, capsys):
     honest, grid = grid_of(), grid_of()
     tune(honest, **LONG)

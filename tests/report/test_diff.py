@@ -98,7 +98,7 @@ def test_nan_is_nan(events):
     assert diff(made, again) == []
 
 
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_number_of_workers_does_not_matter(tmp_path, workers, events):
     toys.tune(store=tmp_path / "s", workers=workers).evaluate("test")
     assert differences(Journal(events), journal_of(tmp_path / "s")) == []

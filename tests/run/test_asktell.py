@@ -364,6 +364,7 @@ def test_killed_at_any_change_of_the_folder(tmp_path, monkeypatch, spilled, chan
         shutil.rmtree(path)
 
 
+@pytest.mark.slow
 def test_killed(tmp_path):
     """A kill while rounds are in flight loses none that was settled."""
     drive(prepare(store=tmp_path / "whole"))

@@ -77,6 +77,7 @@ def test_every_method_runs_and_ends_with_numbers(method):
     assert study.evaluate("test")["global"] < 0.5  # chance is 0.9
 
 
+@pytest.mark.slow
 def test_the_bits_do_not_depend_on_workers_or_on_a_stop(tmp_path, monkeypatch):
     monkeypatch.setattr(watch, "_MOMENT", 0.0)  # every round is shown, and may be the last
 

@@ -72,7 +72,7 @@ def journal_of(path):
         {},
         {"fedex": None},
         {"method": ft.methods.fedavg, "cohorts": "shared", "target": "global"},
-        {"schedule": ft.hyperband(budget=80, longest=8, eta=2, score="loss", discount=0.5)},
+        pytest.param({"schedule": ft.hyperband(80, 8, eta=2, score="loss", discount=0.5)}, marks=pytest.mark.slow),
         {"space": ft.Space(client={"lr": 0.5}, server={"lr": [1.0, 3e38]}), "schedule": ft.random_search(30, 5)},
         {"schedule": Evolving()},
     ],
@@ -90,6 +90,7 @@ def test_the_number_of_workers_changes_nothing(tmp_path, changed, several):
         assert_same(tmp_path / str(n), tmp_path / "1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "schedule", [toys.SCHEDULE, pytest.param(Evolving(), marks=pytest.mark.slow)], ids=["halving", "children"]
 )
@@ -365,7 +366,7 @@ def test_a_study_can_continue_while_orphans_still_work(tmp_path, finished, monke
     assert {one.event for one in found} <= ({"state"} if limit == 0 else set())  # states refer to files, or do not
 
 
-@pytest.mark.parametrize("ship", [0.0, 2.0])
+@pytest.mark.parametrize("ship", [0.0, pytest.param(2.0, marks=pytest.mark.slow)])
 def test_a_killed_worker_is_replaced(tmp_path, monkeypatch, finished, ship):
     monkeypatch.setattr(worker, "_SHIP", ship)
     monkeypatch.setattr(saving, "_SAVE", ship)
@@ -404,7 +405,7 @@ def interrupt_at(n, number=signal.SIGINT, times=1):
 
 @pytest.mark.usefixtures("_every_status")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("at", [7, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 20, 29))])
 def test_a_stopped_study_continues_to_the_same_end(tmp_path, monkeypatch, finished, at, workers, number):
     if workers > 1:

@@ -54,7 +54,7 @@ def lines(store):
     return list(map(repr, store.events()))
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("save", [-1.0, 2.0], ids=["often", "rarely"])
 @pytest.mark.parametrize("schedule", [toys.SCHEDULE, Evolving()], ids=["halving", "children"])
 @pytest.mark.parametrize("stores", [Folder, lambda path: InMemory()], ids=["folder", "memory"])

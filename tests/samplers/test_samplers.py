@@ -213,7 +213,7 @@ def test_an_arms_own_configuration_does_not_depend_on_fedex():
     assert [one[id] for id in range(7)] == [five[id] for id in range(7)]
 
 
-@pytest.mark.parametrize("kind", ["tpe", "gp"])
+@pytest.mark.parametrize("kind", ["tpe", pytest.param("gp", marks=pytest.mark.slow)])
 def test_until_enough_arms_have_finished_they_are_drawn_uniformly(kind):
     past = ready(n=5)
     sampler = samplers.optuna(kind, startup=5)
@@ -266,7 +266,7 @@ def test_the_scores_compared_are_those_of_the_largest_rung_that_enough_arms_reac
     assert chosen[6] == []
 
 
-@pytest.mark.parametrize("kind", ["tpe", "gp", "cmaes"])
+@pytest.mark.parametrize("kind", ["tpe", pytest.param("gp", marks=pytest.mark.slow), "cmaes"])
 def test_arms_that_all_diverge_still_lead_to_a_proposal(kind):
     sampler, past = samplers.optuna(kind, startup=2), []
     for id in range(5):

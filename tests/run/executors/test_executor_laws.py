@@ -10,11 +10,13 @@ MEMBERS = {
     "serial": lambda round, blobs: Serial(round, blobs),
     "one worker is this process": lambda round, blobs: open_executor(round, blobs, 1),
     "two processes": lambda round, blobs: Processes(round, blobs, 2),
-    "more processes than arms": lambda round, blobs: Processes(round, blobs, 6),
+    "more processes than arms": lambda round, blobs: Processes(round, blobs, 5),
 }
 
 
-@pytest.mark.parametrize("member", MEMBERS)
+@pytest.mark.parametrize(
+    "member", [pytest.param(name, marks=pytest.mark.slow) if "more" in name else name for name in MEMBERS]
+)
 class TestEveryExecutor(ExecutorLaws):
     @pytest.fixture(autouse=True)
     def _choose(self, member):

@@ -148,6 +148,7 @@ def test_rounds_shared_among_workers_give_the_same_bits(team, monkeypatch, expec
     assert len(shared) == (10 if worth == 0.0 else 0)
 
 
+@pytest.mark.slow
 def test_the_arm_that_the_others_wait_for_is_shared(team, monkeypatch, shared):
     """Two arms, two workers: when one is done, the other stops after its round, and both workers share its rounds."""
     monkeypatch.setattr(processes, "_WORTH_SHARING", 0.0)

@@ -731,7 +731,7 @@ class Filling(Files):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("after", [0, 1, 3, 5])
 @pytest.mark.parametrize("of", ["replace", "append"])
 def test_a_disk_that_fills_up_loses_nothing(tmp_path, finished, after, workers, of):
