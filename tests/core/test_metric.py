@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import f1_score, roc_auc_score
 
 from fedtuner.core.across import across
 from fedtuner.core.metric import NOTHING, Metric, Metrics, accuracy, auc, f1
@@ -30,6 +29,8 @@ def split(metric, output, y, parts=4):
 
 
 def test_f1_of_two_classes_and_of_several_is_scikit_learns():
+    from sklearn.metrics import f1_score
+
     output, y = outputs(200)
     assert f1().measured(0.0, [(output, y)], 200).error == pytest.approx(1 - f1_score(y, output.argmax(1)))
     output, y = outputs(300, 4)
@@ -41,6 +42,8 @@ def test_f1_of_two_classes_and_of_several_is_scikit_learns():
 
 @pytest.mark.parametrize("one_score", [False, True])
 def test_auc_by_a_histogram_is_scikit_learns_up_to_its_bins(one_score):
+    from sklearn.metrics import roc_auc_score
+
     output, y = outputs(500)
     score = output[:, 1] - output[:, 0]
     made = auc(bins=4000).measured(0.0, [(score if one_score else output, y)], 500)
@@ -62,6 +65,8 @@ def test_a_pooled_metric_is_that_of_all_data_whoever_has_it(metric):
 
 
 def test_the_mean_of_clients_is_beside_the_pooled_value():
+    from sklearn.metrics import roc_auc_score
+
     output, y = outputs(240)
     made = across(split(auc(), output, y), ["a", "a", "b", ""], auc())
     clients = [
