@@ -169,6 +169,17 @@ def test_a_study_goes_on_after_its_end(here, fedtuner):
     )
 
 
+def test_a_study_starts_from_another_or_is_tuned_elsewhere(here, fedtuner):
+    assert fedtuner(*RUN, "--quiet")[0] == 0
+    assert fedtuner(*RUN[:2], "--store", "w", "--workers", "1", "--quiet", "--start-from", "s")[0] == 0
+    assert journal_of(here / "w").arms[0].server == summary(here / "s")["result"]["server"]
+    code, out, err = fedtuner(*RUN[:2], "--store", "p", "--workers", "1", "--quiet", "--proxy", "toys:untested")
+    assert (code, err) == (0, "")
+    found = summary(here / "p" / "proxy")["result"]
+    assert summary(here / "p")["result"]["client"] == found["client"]
+    assert f"lr {found['client']['lr']:.4g}" in out
+
+
 def test_running_again_continues_and_changes_nothing(here, fedtuner, monkeypatch):
     first = fedtuner(*RUN)
     before = toys.files(here / "s")

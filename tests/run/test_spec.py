@@ -445,7 +445,7 @@ def test_the_template_is_the_default():
     for field in dataclasses.fields(spec.Spec):
         if field.compare and field.name not in ("client", "server", "settings"):
             assert getattr(parsed, field.name) == getattr(default, field.name), field.name
-    assert {*parsed.settings, "include", "privacy"} == set(spec._PASSED)
+    assert {*parsed.settings, "include", "privacy", "start_from"} == set(spec._PASSED)
     for name, value in parsed.settings.items():
         assert value == ("auto" if name == "engine" else getattr(Setup, name)), name
     usual = default_space(methods.fedavg, {})
@@ -454,10 +454,10 @@ def test_the_template_is_the_default():
 
 
 def test_the_template_lists_every_setting():
-    """Also those that are commented out, each with its default."""
+    """Also those that are commented out, each with its default; FedEx's prior comes from start_from."""
     text = spec.template()
     table = tomllib.loads(text)
-    assert {*table, "tuner", "auto", "budget", "include", "privacy"} == set(spec._KNOWN)
+    assert {*table, "tuner", "auto", "budget", "include", "privacy", "proxy", "start_from"} == set(spec._KNOWN)
     assert "\n# [privacy] " in text
     assert "\n# budget = " in text
     assert "\n# include = " in text
@@ -465,7 +465,7 @@ def test_the_template_lists_every_setting():
     assert "\n[fedex]" in text
     assert "[tuner] kind = " in text
     assert set(table["schedule"]) == {"kind", "budget", "longest", "eta", "eliminations", "discount", "score"}
-    assert set(table["fedex"]) | {"gamma"} == {field.name for field in dataclasses.fields(ft.FedEx)}
+    assert set(table["fedex"]) | {"gamma", "prior"} == {field.name for field in dataclasses.fields(ft.FedEx)}
     assert "\n# gamma = " in text
     for side, hypers in (("client", methods.fedavg.client), ("server", methods.fedavg.server)):
         for name, hyper in hypers.items():

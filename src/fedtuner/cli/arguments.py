@@ -69,6 +69,10 @@ def _on_studies(commands: Any) -> None:
     run.add_argument("--engine", choices=("auto", "sequential", "batched"), help="how clients' work is done")
     run.add_argument("--device", help="where models are trained: cpu (default), cuda, cuda:1 ...")
     run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="such as schedule.budget=200")
+    run.add_argument(
+        "--start-from", metavar="FOLDER", help="a study or an export: its best configurations are the first arms"
+    )
+    run.add_argument("--proxy", metavar="PROBLEM", help="tune on this problem, and train what is found on the study's")
     run.add_argument("--extend", type=whole, metavar="BUDGET", help="go on after the end until BUDGET rounds are used")
     run.add_argument("--resume-winner", type=whole, metavar="ROUNDS", help="then train the winner on for ROUNDS rounds")
     run.add_argument("--retrain", type=whole, metavar="ROUNDS", help="then train its configuration from new weights")

@@ -23,13 +23,13 @@ def run(arguments: Namespace) -> None:
     from fedtuner.run import spec
     from fedtuner.run.result import load
     from fedtuner.run.store import Folder
-    from fedtuner.run.study import untuned
+    from fedtuner.run.study import for_real, untuned
 
     name, table = spec.read(arguments.study)
     table = spec.override(table, arguments.set)
     file = Path(arguments.study)
     find_modules(file.resolve().parent if file.is_file() else Path.cwd(), table)
-    for key in ("seed", "engine", "device"):
+    for key in ("seed", "engine", "device", "start_from", "proxy"):
         if getattr(arguments, key) is not None:
             table[key] = getattr(arguments, key)
     if arguments.budget is not None:
@@ -39,7 +39,8 @@ def run(arguments: Namespace) -> None:
     parsed = spec.parse(table)
     said = "" if arguments.budget is None else f"-{arguments.budget}-rounds"
     store = arguments.store or Path("runs") / f"{name}-{parsed.method.rpartition(':')[2]}{said}-seed{parsed.seed}"
-    study = parsed.study(store, arguments.workers)
+    proxy = parsed.load(parsed.proxy) if parsed.proxy else None
+    study = parsed.study(store / "proxy" if proxy else store, arguments.workers, proxy)
     if not arguments.json and not arguments.quiet:
         tell(headline(study.describe(), outline(study.schedule).arms))
     if arguments.dry_run:
@@ -52,6 +53,8 @@ def run(arguments: Namespace) -> None:
         return
     progress = not arguments.quiet
     study.run(progress)
+    if proxy is not None:
+        study = for_real(study, parsed.load(parsed.problem), store).run(progress, "training")
     if arguments.extend is not None:
         study.extend(arguments.extend, progress)
     if arguments.resume_winner is not None:

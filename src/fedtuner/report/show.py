@@ -69,6 +69,7 @@ def print_summary(summary: Mapping[str, Any], arms: bool = True) -> None:
     out = console()
     result, described, store = summary["result"], summary["spec"], escape(summary["store"])
     metric = Metric.of(described["problem"])
+    defaults = described.get("defaults", {})
     if result is None:
         out.print(escape(headline(described)))
         out.print(f"Not finished: {summary['rounds_used']} of {summary['budget']} rounds used.")
@@ -94,7 +95,10 @@ def print_summary(summary: Mapping[str, Any], arms: bool = True) -> None:
     table = Table("", "configuration found", box=None, pad_edge=False, header_style="dim")
     table.add_row(
         "server",
-        escape((_config(result["server"], described["server"]) or "nothing was tuned") + _steps(result, described)),
+        escape(
+            (_config(result["server"], described["server"], defaults.get("server")) or "nothing was tuned")
+            + _steps(result, described)
+        ),
     )
     confidence = max(result["theta"])
     sure = (
@@ -102,7 +106,10 @@ def print_summary(summary: Mapping[str, Any], arms: bool = True) -> None:
         if len(result["theta"]) > 1
         else ""
     )
-    table.add_row("client", escape(_config(result["client"], described["client"]) or "nothing was tuned") + sure)
+    table.add_row(
+        "client",
+        escape(_config(result["client"], described["client"], defaults.get("client")) or "nothing was tuned") + sure,
+    )
     out.print(table)
     if not result["fine_tune"]:
         out.print("Fine-tuning does not pay: in its last rounds clients' errors rose by it. Use the global model.")
@@ -182,15 +189,17 @@ def _print_arms(out: Console, summary: Mapping[str, Any], metric: Metric) -> Non
 
     described, schedule = summary["spec"], summary["spec"]["schedule"]
     metric = metric if schedule["score"] == "error" else Metric("loss")
+    defaults = described.get("defaults", {})
     name = f"{described['target']} {metric.name} (95 %)"
     table = Table("arm", "rounds", "", name, "configuration", box=None, pad_edge=False, header_style="dim")
     for arm in summary["arms"]:
         status = f"out at {arm['eliminated']}" if arm["eliminated"] is not None else arm["status"]
         status = f"{arm['ended']}, {status}" if arm["ended"] and arm["ended"] != status else status
         parent = "" if arm["parent"] is None else f", from arm {arm['parent']} at {arm['parent_round']}"
-        sides = [_config(arm[side], described[side], side == "server") for side in ("client", "server")]
+        client = _config(arm["client"], described["client"], defaults.get("client"))
+        server = _config(arm["server"], described["server"], defaults.get("server"), server=True)
         score = metric.text(float(arm["score"]), float(arm["spread"]))
-        config = "  ".join(filter(None, sides)) or "the default"
+        config = "  ".join(filter(None, (client, server))) or "the default"
         table.add_row(str(arm["arm"]), str(arm["rounds"]), status + parent, score, escape(config))
     out.print(table)
 
@@ -204,8 +213,10 @@ def _steps(result: Mapping[str, Any], described: Mapping[str, Any]) -> str:
     return f"  ({', '.join(how)})" if how else ""
 
 
-def _config(config: Mapping[str, Any], tuned: Mapping[str, Any], server: bool = False) -> str:
-    """Return what was tuned; the rest is as it was given, or the method's default."""
-    values = {k: v for k, v in config.items() if k in tuned}
+def _config(
+    config: Mapping[str, Any], tuned: Mapping[str, Any], given: Mapping[str, Any] | None = None, server: bool = False
+) -> str:
+    """Return what was tuned, and what differs from the defaults (``given``) otherwise."""
+    values = {k: v for k, v in config.items() if k in tuned or (given is not None and v != given.get(k, v))}
     side = "server." if server else ""
     return "  ".join(f"{side}{k} {v:.4g}" if isinstance(v, float) else f"{side}{k} {v}" for k, v in values.items())

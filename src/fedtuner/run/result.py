@@ -92,12 +92,16 @@ class Results:
         None for rounds whose state was not saved.
         """
         checks.one_of("of", of, FRAMES)
-        rows = arm_rows(self.journal) if of == "arms" else round_rows(self.journal)
+        rows = self.arms() if of == "arms" else round_rows(self.journal)
         try:
             import pandas as pd
         except ImportError:
             return rows
         return pd.DataFrame(rows)
+
+    def arms(self) -> list[dict[str, Any]]:
+        """Return a dict for each arm that has begun to train, as ``frame("arms")`` does."""
+        return arm_rows(self.journal)
 
     @property
     def winner(self) -> Key:

@@ -1,6 +1,8 @@
 """study.toml: a file of settings becomes the arguments of ``prepare``.
 
 problem = "digits"            a built-in problem, or "package.module:function" that returns a Simulation
+proxy = "digits-in-order"     another problem: it is tuned there, and what is found is trained on the problem
+start_from = "runs/other"     a study's folder, or an exported one: its best configurations are the first arms
 method = "fedavg"             or "package.module:name" of your own
 sampler = "uniform"           or tpe, gp, cmaes, random: Optuna proposes the arms
 combine = "mean"              or median;  [combine] kind = "trimmed", share: how the server combines updates
@@ -64,6 +66,7 @@ class Spec:
     """A study as its file says it: the names of problem and method, and settings of ``prepare``."""
 
     problem: str
+    proxy: str | None = None  # another problem, on which it is tuned
     method: str = "fedavg"
     ranges: str = "usual"  # of the server's step, where they are not given: those that can work, or the paper's
     device: str = "cpu"
@@ -95,8 +98,7 @@ class Spec:
         """Load the problem (unless it is given), check everything and return the study, not yet run."""
         optimiser = {name: self.server[name] for name in ("optimiser",) if name in self.server}
         method, _ = with_named_optimiser(self._method(), Space(server=optimiser))
-        problem = load_problem(self.problem) if problem is None else problem
-        problem = problem if self.device == "cpu" else problem.on(self.device)
+        problem = self.load(self.problem) if problem is None else problem
         chosen = {name: getattr(self, name) for name in ("tuner", "schedule", "sampler")}
         if self.auto is not None:  # what the file does not say is for the recipe to say
             chosen = {name: value for name, value in chosen.items() if name in self.named}
@@ -104,6 +106,11 @@ class Spec:
             problem, self.space(method, problem.model), method=method, recipe=self.auto, combine=self.combine,
             store=store, workers=workers, **chosen, **self.settings,
         )  # fmt: skip
+
+    def load(self, name: str) -> Simulation:
+        """Return a problem, on the device that the file asks for."""
+        problem = load_problem(name)
+        return problem if self.device == "cpu" else problem.on(self.device)
 
     def _method(self) -> Method:
         """Return the method with the ranges that the file asks for."""
@@ -123,9 +130,13 @@ class Spec:
         return Space({**usual.client, **client}, {**server, **_real(self.server, method.server)})
 
 
-_PASSED = ("cohort", "cohorts", "target", "across", "weights", "cooling", "include", "seed", "engine", "privacy")
+_PASSED = (
+    "cohort", "cohorts", "target", "across", "weights", "cooling", "include", "start_from", "seed", "engine", "privacy",
+)  # fmt: skip
 _KNOWN = (*(f.name for f in fields(Spec) if f.name not in ("settings", "named")), "budget", "fedex", *_PASSED)
-_TEXTS = ("problem", "method", "ranges", "cohorts", "target", "across", "weights", "engine", "device")
+_TEXTS = (
+    "problem", "proxy", "start_from", "method", "ranges", "cohorts", "target", "across", "weights", "engine", "device",
+)  # fmt: skip
 # What the tables know, to say where a setting belongs that is in none of them.
 _SETTINGS = {
     "schedule": {name for kind in schedules.KINDS.values() for name in tables.parameters(kind)},

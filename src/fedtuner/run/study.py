@@ -29,6 +29,7 @@ from fedtuner.run.forecast import Forecast, forecast
 from fedtuner.run.journal import Journal
 from fedtuner.run.result import Results
 from fedtuner.run.session import Session, Watch, Where, load_state, play
+from fedtuner.run.warm import found_by, with_prior
 from fedtuner.run.watch import Meter, Show, showing, stoppable
 from fedtuner.schedules import Alone, Halving
 from fedtuner.schedules.longer import Longer, links, original
@@ -227,16 +228,21 @@ class Study(Results):
 
         Its store is the folder ``retrained-ROUNDS`` inside the study's.
         """
-        best, rounds = self.best, checks.whole("rounds", rounds)
-        config = {"client": best.client, "server": best.server}
-        sampler = samplers.Include((config,), samplers.uniform)
-        setup = replace(self.setup, schedule=Alone(rounds), space=Space(), tuner=none, sampler=sampler)
+        rounds = checks.whole("rounds", rounds)
+        setup = replace(self.setup, **self._found(rounds))
         return self._beside(f"retrained-{rounds}", setup).run(progress, "retraining")
+
+    def _found(self, rounds: int) -> dict[str, Any]:
+        """Return the settings of a study that trains the configuration that was found."""
+        config = {"client": self.best.client, "server": self.best.server}
+        sampler = samplers.Include((config,), samplers.uniform)
+        return {"schedule": Alone(rounds), "space": Space(), "tuner": none, "sampler": sampler}
 
     def _beside(self, name: str, setup: Setup) -> Study:
         """Return a study of its own, in a folder inside this one's."""
         folder = None if self.path is None else self.path / name
-        return Study(setup, self.problem, replace(self.where, store=Where.at(folder).store, watch=None))
+        where = replace(self.where, store=Where.at(folder).store, watch=None)
+        return Study(setup, self.problem, where, self.default)
 
 
 def prepare(
@@ -261,7 +267,7 @@ def prepare(
     """
     if fedex is not None and tuner is not None:
         raise SpecError("fedex and tuner are both given, but an arm has one tuner: give one of them")
-    known = {*Setup.__dataclass_fields__, "include"}
+    known = {*Setup.__dataclass_fields__, "include", "start_from"}
     for name in settings:
         if name not in known:
             raise SpecError(
@@ -284,10 +290,18 @@ def prepare(
     method = methods.named(method) if isinstance(method, str) else method
     given = {"method": method, "space": space, **settings}
     check_given(problem, given)
+    source, warm, priors = given.pop("start_from", None), list[Table](), list[Table]()
+    if source is not None:
+        warm, priors = found_by(source, method, problem.model)
+        own = given.get("include", () if budget is None and recipe is None else ({},))
+        given["include"] = [*warm[:1], *own, *warm[1:]]  # few arms should have one of each
     if "include" in given:
         given["include"] = _included(problem, method, given["include"])
-    setup = resolve(problem, **_filled(problem, given, budget, recipe))
-    today = Space() if budget is None and recipe is None else _today(setup, problem)
+    filled = _filled(problem, given, budget, recipe)
+    if priors:
+        filled["tuner"] = with_prior(filled["tuner"], priors)
+    setup = resolve(problem, **filled)
+    today = Space() if budget is None and recipe is None else _today(setup, problem, len(warm[:1]))
     default = with_named_optimiser(method, space)[0], given.get("cooling", 0.0), today
     return Study(setup, problem, Where.at(store, workers=workers, executor=executor, watch=watch), default)
 
@@ -310,13 +324,13 @@ def _filled(problem: Federation, given: dict[str, Any], budget: int | None, reci
     return settings
 
 
-def _today(setup: Setup, problem: Federation) -> Space:
-    """Return the configuration that the user has now: a recipe's first arm, as far as the user gave it."""
+def _today(setup: Setup, problem: Federation, arm: int) -> Space:
+    """Return the configuration that the user has now: a recipe's first arm of its own, as far as the user gave it."""
     if not isinstance(setup.sampler, samplers.Include):
         return Space()
     if problem.model.own_training:  # its code may read what the space fixes, too
-        return Space(*setup.sampler.propose(setup.space, setup.seed, 0, 0, ()))
-    first = setup.sampler.configs[0]
+        return Space(*setup.sampler.propose(setup.space, setup.seed, arm, 0, ()))
+    first = setup.sampler.configs[arm]
     return Space(first["client"], first["server"])
 
 
@@ -353,6 +367,7 @@ def tune(
     progress: bool | Show | None = None,
     engine: str = "auto",
     sampler: Sampler | None = None,
+    proxy: Federation | None = None,
     **settings: Any,
 ) -> Study:
     """Tune a method's hyperparameters on a problem and return the finished study.
@@ -369,16 +384,33 @@ def tune(
     progress    True prints lines where there is no terminal for a progress bar; a fleet always does
     engine      "auto" is "batched" for small networks that it covers, else "sequential"
     sampler     proposes the arms: uniform draws, or e.g. ``samplers.optuna("tpe")``, which learns from finished arms
+    start_from  another study, its store or an exported folder: its best configurations are the first arms, and its
+                thetas are what FedEx begins with in them
+    proxy       another problem, such as public data: it is tuned there, and the configuration that is found is trained
+                here, with all the rounds of the budget
 
     Further settings are the other fields of ``Setup``; and ``executor`` and ``watch``, which do not change results.
     """
     unasked = "tuner" in settings or (fedex is _PAPERS and (budget is not None or recipe is not None))
     settings |= {k: v for k, v in (("cohorts", cohorts), ("sampler", sampler)) if v is not None}
+    where = Where.at(store)
+    if proxy is not None:
+        store = None if where.path is None else where.path / "proxy"
     study = prepare(
-        problem, space, method=method, fedex=None if unasked else fedex, schedule=schedule, budget=budget,
+        problem if proxy is None else proxy, space, method=method, fedex=None if unasked else fedex, schedule=schedule,
+        budget=budget,
         recipe=recipe, cohort=cohort, target=target, seed=seed, store=store, workers=workers, engine=engine, **settings,
     )  # fmt: skip
-    return study.run(progress)
+    study.run(progress)
+    return study if proxy is None else for_real(study, problem, where.store).run(progress, "training")
+
+
+def for_real(study: Study, problem: Federation, store: str | Path | Store | None) -> Study:
+    """Return the study, not yet run, that trains on a problem what was found on a proxy: for as many rounds."""
+    names = ("method", "cohort", "cohorts", "target", "weights", "combine", "privacy", "cooling", "seed", "engine")
+    same = {name: getattr(study.setup, name) for name in names}
+    setup = resolve(problem, **same, **study._found(study.schedule.budget))
+    return Study(setup, problem, replace(study.where, store=Where.at(store).store), study.default)
 
 
 def untuned(study: Study, progress: bool | Show | None = None, rounds: int | None = None) -> Study:

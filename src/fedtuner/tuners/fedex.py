@@ -29,7 +29,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,7 @@ from fedtuner.core.tuner import Floats, Streams
 from fedtuner.errors import SpecError, brief
 from fedtuner.rng import Generator, stream
 from fedtuner.space import Config, Space
+from fedtuner.tables import Table
 
 Number = TypeVar("Number")
 Tries = Sequence[Number] | Sequence[Sequence[Number]]  # one number per client, or a list per client
@@ -49,6 +50,7 @@ STEPS = ("aggressive", "adaptive", "constant", "none")
 METRICS = ("error", "loss")
 SIGNALS = ("absolute", "improvement")
 MOST = 10_000  # candidates: every arm draws all of them and the journal lists them
+DOUBT = 0.2  # of a prior's theta, the part that is spread over all candidates
 _FLOOR = -700.0  # least log theta relative to the largest: below -708 the exponential loses precision
 _HUGE = 1e100  # larger values count as this
 
@@ -66,6 +68,7 @@ class FedEx:
     cutoff: float = 0.0  # once theta's entropy (nats) is below this, theta stays and all clients use its mode
     signal: str = "absolute"  # absolute: the value after local training; improvement: after minus before
     tries: int | str = 1  # candidates that a client tries in a round, or "all"; the first one's update is used
+    prior: tuple[Table, ...] | None = None  # what arms begin with whose c_1 is its mode: candidates and theta
 
     def __post_init__(self) -> None:
         k, eps = checks.whole("fedex.k", self.k, 1, MOST), checks.number("fedex.eps", self.eps)
@@ -80,6 +83,8 @@ class FedEx:
         if not checks.is_whole(tries) and not (isinstance(tries, str) and tries == "all"):
             raise SpecError(f"fedex.tries = {brief(tries)}, but must be a whole number or 'all'")
         checks.settle(self, k=k, eps=eps, gamma=gamma, cutoff=cutoff, tries=tries)
+        if self.prior is not None:
+            checks.settle(self, prior=tuple(map(_checked, self.prior)))
         if not 1 <= self.tried <= k:
             raise SpecError(f"fedex.tries = {brief(tries)}, but must be from 1 to the {k} candidates (fedex.k)")
 
@@ -97,16 +102,28 @@ class FedEx:
         """Return c_1 as proposed, c_2..c_k from its eps-neighbourhood, and theta_1 = (1/k, ..., 1/k).
 
         An arm's b and c_1 do not depend on k, so a study with FedEx and one without it have the same arms. A child with
-        its parent's client configuration keeps the parent's candidates and theta.
+        its parent's client configuration keeps the parent's candidates and theta. An arm that a prior knows has its
+        candidates, the most probable ones, and its theta, of which ``DOUBT`` is spread over all candidates.
         """
         if parent is not None and parent.candidates[0] == arm.client:
             return parent
+        known, p = self._known(arm)
         drawn = (
             {**arm.client, **space.near(arm.client, self.eps, stream(seed, "arm", arm.id, "candidate", j))}
-            for j in range(1, self.k)
+            for j in range(len(known), self.k)
         )
         gamma = float(stream(seed, "arm", arm.id, "gamma").random()) if self.gamma is None else self.gamma
-        return Belief((arm.client, *drawn), gamma, uniform(self.k))
+        return Belief((*known, *drawn), gamma, uniform(self.k) if p is None else Theta(np.log(p)))
+
+    def _known(self, arm: Arm) -> tuple[tuple[Config, ...], Floats | None]:
+        """Return the candidates that an arm has before any are drawn, its own first; and theta, if a prior knows it."""
+        for prior in self.prior or ():
+            ranked = sorted(zip(prior["theta"], prior["candidates"], strict=True), key=lambda pair: -pair[0])[: self.k]
+            if all(arm.client.get(name) == value for name, value in ranked[0][1].items()):
+                share = np.array([p for p, _ in ranked] + [0.0] * (self.k - len(ranked)))
+                theta = (1 - DOUBT) * share / share.sum() + DOUBT / self.k
+                return tuple({**arm.client, **config} for _, config in ranked), theta
+        return (arm.client,), None
 
     def choose(self, belief: Belief, n: int, streams: Streams) -> tuple[tuple[Choice, ...], ...]:
         """Draw a candidate from theta for each client, and the further ones that it tries."""
@@ -153,6 +170,17 @@ class FedEx:
         past, mass, log_squares = map(float, arrays["memory"])
         log_theta = np.asarray(arrays["log_theta"], np.float64)
         return replace(begun, theta=Theta(log_theta, past, mass, log_squares))
+
+
+def _checked(prior: Any) -> Table:
+    """Return a prior, if it is one."""
+    try:
+        candidates, theta = tuple(map(dict, prior["candidates"])), tuple(map(float, prior["theta"]))
+        if candidates and len(candidates) == len(theta) and min(theta) >= 0 and 0 < sum(theta) < math.inf:
+            return {"candidates": candidates, "theta": theta}
+    except (TypeError, LookupError, ValueError):
+        pass
+    raise SpecError(f"fedex.prior has {brief(prior)}, but must have tables of candidates and their theta")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,129 @@
+"""What one study has found is where another begins."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import fedtuner as ft
+import toys
+from fedtuner.core.records import Arm
+from fedtuner.errors import FedtunerError, SpecError, StoreError
+from fedtuner.tuners.fedex import DOUBT
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A study with FedEx, and its export."""
+    folder = tmp_path_factory.mktemp("source")
+    study = toys.tune(store=folder / "s", method=ft.methods.fedavg)
+    study.export(folder / "to")
+    return study
+
+
+def ways(source):
+    """The ways to name a study, and an export of it."""
+    exported = source.path.parent / "to"
+    return [source, ft.load(source.path), source.path, str(source.path), exported, exported / "configuration.json"]
+
+
+def test_the_best_arms_are_the_first_arms_and_their_theta_a_prior(source):
+    """In the order of how far they came; the rest of the arms is drawn as without them, but for their numbers."""
+    for way in ways(source):
+        study = toys.tune(method="fedavg", start_from=way)
+        first, candidates = study.journal.arms[0], study.journal.candidates[0]
+        assert (first.client, first.server) == (source.best.client, source.best.server)
+        ranked = sorted(zip(-source.best.theta, range(3), strict=True))
+        assert candidates == tuple(source.best.candidates[j] for _, j in ranked)
+        began = study.setup.tuner.begin(first, study.setup.space, 0, None)
+        expected = (1 - DOUBT) * -np.array([p for p, _ in ranked]) + DOUBT / 3
+        np.testing.assert_allclose(began.theta.p, expected)
+    arms = toys.tune(method="fedavg", start_from=source).journal.arms
+    by_reach = sorted(source.arms(), key=lambda row: (row["status"] != "won", -row["rounds"], row["score"]))
+    assert [arms[n].server["lr"] for n in range(3)] == [row["server.lr"] for row in by_reach[:3]]
+    assert arms[3].client == toys.tune(method="fedavg").journal.arms[0].client
+
+
+def test_a_study_that_is_continued_has_the_same_setup(source, tmp_path):
+    one = toys.tune(method="fedavg", start_from=source, store=tmp_path / "s")
+    again = toys.tune(method="fedavg", start_from=source.path, store=tmp_path / "s")
+    assert again.journal.setup["tuner"]["prior"] == json.loads(json.dumps(one.journal.setup["tuner"]["prior"]))
+    assert again.best.model.tobytes() == one.best.model.tobytes()
+
+
+def test_arms_that_a_prior_does_not_know_begin_as_without_it(source):
+    plain, space = ft.FedEx(k=3), source.setup.space
+    warm = ft.FedEx(k=3, prior=({"candidates": source.best.candidates, "theta": source.best.theta.tolist()},))
+    arm = Arm(7, {**source.best.client, "lr": 0.123}, source.best.server)
+    one, other = (tuner.begin(arm, space, 0, None) for tuner in (plain, warm))
+    assert (one.candidates, one.gamma, one.theta.p.tolist()) == (other.candidates, other.gamma, other.theta.p.tolist())
+    more = ft.FedEx(k=5, prior=warm.prior).begin(Arm(7, source.best.client, {}), space, 0, None)
+    assert (len(more.candidates), len(more.theta.p)) == (5, 5)
+    assert more.theta.p[3:].tolist() == pytest.approx([DOUBT / 5] * 2)
+    fewer = ft.FedEx(k=2, prior=warm.prior).begin(Arm(7, source.best.client, {}), space, 0, None)
+    assert fewer.theta.p.sum() == pytest.approx(1)
+    assert fewer.theta.mode == 0
+
+
+def test_a_budget_begins_with_what_was_found_and_still_tries_the_default(source):
+    study = ft.tune(toys.problem(), budget=70, cohort=3, workers=1, start_from=source)
+    arms = study.journal.arms
+    assert arms[0].client["lr"] == source.best.client["lr"]
+    assert arms[1].client == study.describe()["defaults"]["client"]
+    assert ft.untuned(study).best.client == arms[1].client
+
+
+def test_what_another_method_does_not_have_is_left_out(source):
+    study = toys.tune(method="fedprox", start_from=source, fedex=None)
+    assert study.journal.arms[0].client["mu"] == study.describe()["defaults"]["client"]["mu"]
+    assert study.journal.arms[0].client["lr"] == source.best.client["lr"]
+    prox = toys.tune(method="fedprox", fedex=None)
+    assert "mu" not in toys.tune(method="fedavg", start_from=prox, fedex=None).journal.arms[0].client
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        (7, SpecError, "start_from = 7, but must be a study, its store, or an exported folder"),
+        ("nowhere", StoreError, "no study in nowhere"),
+        ("bad.json", StoreError, "bad.json is no exported configuration .*'fedtuner export' writes one"),
+    ],
+)
+def test_what_cannot_be_started_from_is_told(tmp_path, monkeypatch, given, error, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.json").write_text('{"candidates": []}')
+    with pytest.raises(error, match=said):
+        toys.tune(start_from=given)
+
+
+def test_an_unfinished_study_and_a_wrong_prior_are_refused(tmp_path):
+    study = ft.prepare(toys.problem(), schedule=toys.SCHEDULE, cohort=3, store=tmp_path / "s")
+    study.ask()
+    with pytest.raises(SpecError, match="but that study is not finished: run it to the end"):
+        toys.tune(start_from=study)
+    study.close()
+    for prior in ({"theta": [1.0]}, {"candidates": [{}], "theta": [0.5, 0.5]}, {"candidates": [{}], "theta": [-1.0]}):
+        with pytest.raises(SpecError, match=r"fedex\.prior has"):
+            ft.FedEx(prior=(prior,))
+
+
+def elsewhere():
+    """The same task on other data."""
+    return ft.Simulation(toys.Softmax(), toys.clients(8), "elsewhere")
+
+
+def test_a_proxy_is_tuned_and_what_it_finds_is_trained_for_real(tmp_path):
+    study = toys.tune(proxy=elsewhere(), store=tmp_path / "s")
+    found = ft.load(tmp_path / "s" / "proxy")
+    assert (found.journal.begun.federation["name"], study.problem.name) == ("elsewhere", "toy")
+    assert (found.rounds_used, study.rounds_used) == (30, 30)
+    assert (study.best.client, study.best.server) == (found.best.client, found.best.server)
+    assert len(study.journal.arms) == 1
+    again = toys.tune(proxy=elsewhere(), store=tmp_path / "s")
+    assert again.best.model.tobytes() == study.best.model.tobytes()
+    assert toys.tune(proxy=elsewhere()).best.model.tobytes() == study.best.model.tobytes()
+    assert ft.untuned(study).rounds_used == 30
+    with pytest.raises(FedtunerError, match="problem is int, but must be a Simulation"):
+        toys.tune(proxy=3)
