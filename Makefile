@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 SIMULATION := .venv-flower
 PFL := .venv-pfl
 BROWSER := .browser
+WATCHERS := .venv-watchers
 # Two processes, a file of tests in one of them; the files in their order, Flower's networks first (tests/conftest.py):
 # they wait while the rest computes.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
@@ -21,7 +22,7 @@ BASE := 6e8a5d8
 pytest = $(BIN)/python -m pytest $(PARALLEL) $(1) $(FORKING); first=$$?; \
 	$(BIN)/python -m pytest $(PARALLEL) $(1) $(FORKING:%=--ignore=%) && exit $$first
 
-.PHONY: help setup demo test quick fuzz check bits wheel flower-simulation pfl clean
+.PHONY: help setup demo test quick fuzz check bits wheel flower-simulation pfl watchers clean
 help:
 	@echo "make demo   set up, then tune a federated model on embedded real data"
 	@echo "make test   set up, then run all tests"
@@ -32,8 +33,9 @@ help:
 	@echo "make wheel  build the wheel, install it in a fresh environment and run a study from it"
 	@echo "make flower-simulation  the examples in Flower's simulation engine, in an environment of its own"
 	@echo "make pfl    pfl-research's own loop, tuned by ask and tell, in an environment of its own"
+	@echo "make watchers  TensorBoard, MLflow, W&B, Optuna's dashboard, pandas and Jupyter, in an environment of its own"
 	@echo "make setup  only make $(VENV), with $(BIN)/fedtuner in it"
-	@echo "make clean  remove $(VENV), $(SIMULATION), $(PFL), $(BROWSER) and caches (not runs/)"
+	@echo "make clean  remove $(VENV), $(SIMULATION), $(PFL), $(WATCHERS), $(BROWSER) and caches (not runs/)"
 
 setup: $(VENV)/.ready
 
@@ -46,7 +48,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 demo: setup
 	@$(BIN)/fedtuner run digits --budget 500 --baseline
 
-test: setup $(SIMULATION)/.ready $(PFL)/.ready $(BROWSER)/.ready
+test: setup $(SIMULATION)/.ready $(PFL)/.ready $(WATCHERS)/.ready $(BROWSER)/.ready
 	@$(call pytest,)
 
 quick: setup
@@ -108,10 +110,24 @@ $(BROWSER)/.ready: scripts/browser.sh
 pfl: $(PFL)/.ready
 	@$(PFL)/bin/python examples/ask_tell_pfl/tune.py
 
+# The libraries of watchers, on top of those of $(VENV): 340 MB, half a minute.
+$(WATCHERS)/.ready: $(VENV)/.ready constraints-watchers.txt
+	@echo "Setting up $(WATCHERS) ..."
+	@test -x $(WATCHERS)/bin/python || $(BIN)/python -m venv $(WATCHERS)
+	@$(BIN)/python -c "import sysconfig; print(f'import site; site.addsitedir({sysconfig.get_path(\"purelib\")!r})')" \
+		> "$$($(WATCHERS)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/shared.pth"
+	@$(WATCHERS)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.txt --constraint constraints-watchers.txt \
+		tensorboardX mlflow-skinny wandb optuna-dashboard pandas ipykernel nbclient
+	@touch $@
+
+watchers: $(WATCHERS)/.ready
+	@$(BIN)/python -m pytest tests/watchers
+
 wheel: setup
 	@rm -rf dist
 	@$(BIN)/python -m build --wheel --outdir dist . > /dev/null
 	@PYTHON=$(PYTHON) scripts/check_wheel.sh
 
 clean:
-	rm -rf $(VENV) $(SIMULATION) $(PFL) $(BROWSER) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SIMULATION) $(PFL) $(WATCHERS) $(BROWSER) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -18,11 +18,11 @@ PUBLIC = {
     "Client", "Simulation", "Outside", "Learner", "Metric", "Metrics",
     "tune", "prepare", "untuned", "load", "auto", "paper", "Study", "FedEx", "halving", "random_search", "hyperband",
     "FedtunerError", "Interrupted",
-    "data", "fedex", "flower", "methods", "metrics", "pytorch", "samplers", "schedules", "sklearn", "space",
+    "data", "fedex", "flower", "methods", "metrics", "pytorch", "samplers", "schedules", "sklearn", "space", "watchers",
 }  # fmt: skip
 HEAVY = {
     "torch", "greenlet", "flwr", "ray", "optuna", "cmaes", "sqlalchemy", "sklearn", "scipy", "pandas", "matplotlib",
-    "PIL", "pooch", "ijson", "rich", "safetensors", "hypothesis", "pytest",
+    "PIL", "pooch", "ijson", "rich", "safetensors", "hypothesis", "pytest", "tensorboardX", "mlflow", "wandb",
 }  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def test_what_messages_name_is_there():
         name for text in texts for name in re.findall(r'"[^"\n]*?\bfedtuner\.((?:\w+\.)*[A-Za-z_]\w*)[^"\n]*"', text)
     }
     assert {"halving", "methods.fedavg"} <= named
-    for name in sorted(named - {"arm", "arms"}):  # but for the records in a Flower app's state
+    for name in sorted(named - {"arm", "arms", "status"}):  # but for records in a Flower app's state and MLflow's tags
         try:
             found: object = importlib.import_module(f"fedtuner.{name}")
         except ImportError:

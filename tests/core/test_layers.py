@@ -17,7 +17,7 @@ LAYERS = (
     ("core",),
     ("methods", "tuners", "schedules", "samplers", "tasks", "federations"),
     ("run",),
-    ("flower", "data", "problems", "report", "experiments", "page", "theory", "testing", "cli"),
+    ("flower", "data", "problems", "report", "watchers", "experiments", "page", "theory", "testing", "cli"),
 )
 # The public names: they import from everywhere, and nobody imports them.
 FACE = {"__init__", "__main__", "metrics", "pytorch", "sklearn"}

@@ -445,7 +445,7 @@ def test_the_template_is_the_default():
     for field in dataclasses.fields(spec.Spec):
         if field.compare and field.name not in ("client", "server", "settings"):
             assert getattr(parsed, field.name) == getattr(default, field.name), field.name
-    assert {*parsed.settings, "include", "privacy", "start_from"} == set(spec._PASSED)
+    assert {*parsed.settings, "include", "patience", "privacy", "start_from"} == set(spec._PASSED)
     for name, value in parsed.settings.items():
         assert value == ("auto" if name == "engine" else getattr(Setup, name)), name
     usual = default_space(methods.fedavg, {})
@@ -457,7 +457,8 @@ def test_the_template_lists_every_setting():
     """Also those that are commented out, each with its default; FedEx's prior comes from start_from."""
     text = spec.template()
     table = tomllib.loads(text)
-    assert {*table, "tuner", "auto", "budget", "include", "privacy", "proxy", "start_from"} == set(spec._KNOWN)
+    others = {"tuner", "auto", "budget", "include", "patience", "privacy", "proxy", "start_from"}
+    assert {*table, *others} == set(spec._KNOWN)
     assert "\n# [privacy] " in text
     assert "\n# budget = " in text
     assert "\n# include = " in text

@@ -73,6 +73,8 @@ def _on_studies(commands: Any) -> None:
         "--start-from", metavar="FOLDER", help="a study or an export: its best configurations are the first arms"
     )
     run.add_argument("--proxy", metavar="PROBLEM", help="tune on this problem, and train what is found on the study's")
+    run.add_argument("--timeout", type=float, metavar="SECONDS", help="end it then, with the best arm so far")
+    run.add_argument("--patience", type=whole, metavar="ROUNDS", help="end it if no score improves for ROUNDS rounds")
     run.add_argument("--extend", type=whole, metavar="BUDGET", help="go on after the end until BUDGET rounds are used")
     run.add_argument("--resume-winner", type=whole, metavar="ROUNDS", help="then train the winner on for ROUNDS rounds")
     run.add_argument("--retrain", type=whole, metavar="ROUNDS", help="then train its configuration from new weights")

@@ -29,7 +29,7 @@ def run(arguments: Namespace) -> None:
     table = spec.override(table, arguments.set)
     file = Path(arguments.study)
     find_modules(file.resolve().parent if file.is_file() else Path.cwd(), table)
-    for key in ("seed", "engine", "device", "start_from", "proxy"):
+    for key in ("seed", "engine", "device", "start_from", "proxy", "patience"):
         if getattr(arguments, key) is not None:
             table[key] = getattr(arguments, key)
     if arguments.budget is not None:
@@ -52,7 +52,7 @@ def run(arguments: Namespace) -> None:
                 print_forecast(found, done)
         return
     progress = not arguments.quiet
-    study.run(progress)
+    study.run(progress, timeout=arguments.timeout)
     if proxy is not None:
         study = for_real(study, parsed.load(parsed.problem), store).run(progress, "training")
     if arguments.extend is not None:

@@ -23,7 +23,10 @@ _DEVICES = 5  # that are named
 def headline(described: Mapping[str, Any], arms: int | None = None) -> str:
     """Return one line that says what a study is; ``arms`` is how many it starts, where the schedule is one's own."""
     arms = _arms(described["schedule"]) if arms is None else arms
-    schedule, tuner = described["schedule"], described["tuner"]
+    schedule, tuner, ends = described["schedule"], described["tuner"], ""
+    if schedule["kind"] == "patient":
+        ends = f", ended if no score improves for {counted(schedule['patience'], 'round')}"
+        schedule = {**schedule["first"], "budget": schedule["budget"], "longest": schedule["longest"]}
     outside = _name(schedule) + (f" of {counted(arms, 'arm')}" if arms else "")
     if schedule["kind"] == "duel":
         varied = ", ".join(name for name, domain in described["client"].items() if isinstance(domain, (Mapping, list)))
@@ -39,7 +42,7 @@ def headline(described: Mapping[str, Any], arms: int | None = None) -> str:
     problem, rounds = described["problem"], counted(schedule["budget"], "round")
     clients = counted(problem["clients"], "client") if "clients" in problem else "clients"
     return (
-        f"{problem['name']}: {clients}, {described['method']}; {outside}{inside}; {rounds}{_left(schedule)}, "
+        f"{problem['name']}: {clients}, {described['method']}; {outside}{inside}{ends}; {rounds}{_left(schedule)}, "
         f"at most {schedule['longest']} an arm; seed {described['seed']}"
     )
 

@@ -18,7 +18,7 @@ from fedtuner.core.schedule import Scoring
 from fedtuner.errors import SpecError, StoreError
 from fedtuner.report.summary import journal_of, spec
 from fedtuner.run.journal import Journal
-from fedtuner.space import Choice, Domain, Float, Int, OneMinus, PowerOfTwo, Space
+from fedtuner.space import Choice, Config, Domain, Float, Int, OneMinus, PowerOfTwo, Space
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -40,9 +40,9 @@ def export(path: Path, url: str, name: str | None = None) -> tuple[str, int]:
     name = name or path.resolve().name
     trials = [_trial(journal, arm) for arm in sorted(journal.arms) if journal.records(arm)]
     described = spec(journal)
-    with _quiet(), _storage_errors(url):
+    with quiet(), _storage_errors(url):
         try:
-            study = optuna.create_study(storage=_storage(url), study_name=name, direction="minimize")
+            study = optuna.create_study(storage=storage(url), study_name=name, direction="minimize")
         except optuna.exceptions.DuplicatedStudyError as error:
             raise StoreError(
                 f"{url} already has a study {name!r}: give it another --name, or delete that one"
@@ -57,20 +57,19 @@ def _trial(journal: Journal, arm: int) -> FrozenTrial:
     from optuna.trial import TrialState, create_trial
 
     setup, records, done = journal.setup, journal.records(arm), journal.round_of(arm)
-    schedule, space = setup["schedule"], Space(setup["client"], setup["server"])
+    schedule = setup["schedule"]
     curve = _curve(records, Scoring(schedule["score"], schedule["discount"]), setup["target"])
     ended = TrialState.COMPLETE if done >= schedule["longest"] else TrialState.PRUNED
     if records[-1].diverged or not math.isfinite(curve[done]):
         ended = TrialState.FAIL
     candidates, _ = journal.offers((arm, done))
     client, server = candidates[records[-1].mode], journal.arms[arm].server
-    values = {f"client.{n}": client[n] for n in space.client} | {f"server.{n}": server[n] for n in space.server}
-    domains = {f"client.{n}": d for n, d in space.client.items()} | {f"server.{n}": d for n, d in space.server.items()}
+    values, domains = distributions(journal, client, server)
     return create_trial(
         state=ended,
         value=None if ended == TrialState.FAIL else curve[done],
         params=values,
-        distributions={n: _distribution(domains[n], values[n]) for n in values},
+        distributions=domains,
         intermediate_values={t: score for t, score in curve.items() if math.isfinite(score)},
         user_attrs={
             "arm": arm,
@@ -81,6 +80,16 @@ def _trial(journal: Journal, arm: int) -> FrozenTrial:
             "confidence": records[-1].confidence,
         },
     )
+
+
+def distributions(
+    journal: Journal, client: Config, server: Config
+) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
+    """Return what was tuned of an arm, and the distributions, by names such as client.lr."""
+    space = Space(journal.setup["client"], journal.setup["server"])
+    values = {f"client.{n}": client[n] for n in space.client} | {f"server.{n}": server[n] for n in space.server}
+    domains = {f"client.{n}": d for n, d in space.client.items()} | {f"server.{n}": d for n, d in space.server.items()}
+    return values, {name: _distribution(domains[name], values[name]) for name in values}
 
 
 def _curve(records: Sequence[Record], scoring: Scoring, target: str) -> dict[int, float]:
@@ -104,7 +113,8 @@ def _distribution(domain: Domain, value: Any) -> BaseDistribution:
     return CategoricalDistribution(values if value in values else [*values, value])
 
 
-def _storage(url: str) -> Any:
+def storage(url: str) -> Any:
+    """Return the storage of a database or of a journal file."""
     from optuna.storages import JournalStorage, RDBStorage
     from optuna.storages.journal import JournalFileBackend
 
@@ -123,7 +133,8 @@ def _storage_errors(url: str) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
+    """Let Optuna say only what went wrong."""
     import optuna
 
     before = optuna.logging.get_verbosity()

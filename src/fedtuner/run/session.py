@@ -27,7 +27,7 @@ from fedtuner.core.model import Vector
 from fedtuner.core.records import Arm, Key, State
 from fedtuner.core.round import Round
 from fedtuner.core.sampler import Past
-from fedtuner.core.schedule import Evidence, Play, Schedule, Score, Scoring, Start, Step, outline
+from fedtuner.core.schedule import Evidence, Play, Schedule, Score, Scoring, Start, Step, best, outline
 from fedtuner.core.setup import Setup
 from fedtuner.core.store import (
     Begun,
@@ -52,10 +52,10 @@ from fedtuner.run.store import Folder, InMemory
 from fedtuner.run.store.folder import START
 from fedtuner.run.store.lines import FORMAT
 from fedtuner.run.versions import command, versions
+from fedtuner.run.watchers import Watch
 from fedtuner.schedules.longer import extended, links, original
 
 _UNREAD = np.zeros(0, np.float32)  # in place of a model that need not be loaded
-Watch = Callable[[Event], None]
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,7 @@ class Session:
             self.journal = fold(self._store.events(), str(self.where.path or "the store"))
             self._saver = Saver(self.round, self._store, self.journal, self._begun())
             self.federation.recall(self.journal.clients)
+            getattr(self.where.watch, "on_open", lambda journal: None)(self.journal)
         except BaseException:
             self._release()
             raise
@@ -361,6 +362,15 @@ class Session:
             score = self.setup.schedule.scoring.score(self.journal.records(arm, round), self.setup.target)
             self._append([Won(arm, round, score)])
 
+    def conclude(self) -> bool:
+        """End the study now, with the best of the arms that are alive; return whether any of them has a score."""
+        scoring, kept = self.setup.schedule.scoring, {a: self.journal.saved_round(a) for a in self.alive}
+        at = {arm: round for arm, round in kept.items() if round and self.journal.records(arm, round)}
+        scores = {arm: scoring.score(self.journal.records(arm, t), self.setup.target) for arm, t in at.items()}
+        for arm in best(scores, 1):
+            self.finish((arm, at[arm]))
+        return bool(scores)
+
     # Models
 
     def latest(self, arm: int) -> State:
@@ -420,6 +430,8 @@ class Session:
 
 def play(schedule: Schedule, session: Session) -> None:
     """Run a schedule to its end and write down the winner."""
+    if session.journal.won is not None:  # it is finished, perhaps before the schedule's end
+        return
     course = Play(schedule)
     while course.step is not None:
         step = course.step

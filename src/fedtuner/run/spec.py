@@ -131,7 +131,8 @@ class Spec:
 
 
 _PASSED = (
-    "cohort", "cohorts", "target", "across", "weights", "cooling", "include", "start_from", "seed", "engine", "privacy",
+    "cohort", "cohorts", "target", "across", "weights", "cooling", "include", "start_from", "patience", "seed",
+    "engine", "privacy",
 )  # fmt: skip
 _KNOWN = (*(f.name for f in fields(Spec) if f.name not in ("settings", "named")), "budget", "fedex", *_PASSED)
 _TEXTS = (

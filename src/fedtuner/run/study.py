@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,7 +23,7 @@ from fedtuner.core.schedule import METRICS, Schedule
 from fedtuner.core.setup import Setup, check_given, resolve, with_named_optimiser
 from fedtuner.core.store import Store
 from fedtuner.core.tuner import Tuner
-from fedtuner.errors import SpecError, brief, suggest
+from fedtuner.errors import Interrupted, SpecError, brief, suggest
 from fedtuner.run.asktell import AskTell
 from fedtuner.run.auto import auto
 from fedtuner.run.forecast import Forecast, forecast
@@ -31,7 +32,8 @@ from fedtuner.run.result import Results
 from fedtuner.run.session import Session, Watch, Where, load_state, play
 from fedtuner.run.warm import found_by, with_prior
 from fedtuner.run.watch import Meter, Show, showing, stoppable
-from fedtuner.schedules import Alone, Halving
+from fedtuner.run.watchers import watching
+from fedtuner.schedules import Alone, Halving, Patient
 from fedtuner.schedules.longer import Longer, links, original
 from fedtuner.space import Domain, Space
 from fedtuner.tables import Table
@@ -58,14 +60,27 @@ class Study(Results):
     def schedule(self) -> Schedule:
         return self.setup.schedule
 
-    def run(self, progress: bool | Show | None = None, label: str = "tuning") -> Study:
-        """Run it to its end, continuing from its store, and return it."""
+    def run(self, progress: bool | Show | None = None, label: str = "tuning", timeout: float | None = None) -> Study:
+        """Run it to its end, continuing from its store, and return it.
+
+        After ``timeout`` seconds it ends with the rounds that are under way; the best arm so far wins.
+        """
         # With real devices, the program around this one (Flower) prints our lines and handles signals.
         devices = self.problem.save_every_round
         shown = True if progress is None and devices else progress
-        with showing(shown, label) as show, stoppable(not devices) as stop, self._session(stop) as session:
-            session.on_progress = Meter(session, show).tell
-            play(session.setup.schedule, session)
+        end = math.inf if timeout is None else time.monotonic() + checks.number("timeout", timeout)
+        with showing(shown, label) as show, stoppable(not devices) as asked:
+
+            def stop() -> bool:
+                return asked() or time.monotonic() > end
+
+            with self._session(stop) as session:
+                session.on_progress = Meter(session, show).tell
+                try:
+                    play(session.setup.schedule, session)
+                except Interrupted:
+                    if asked() or not session.conclude():
+                        raise
         return self
 
     @contextmanager
@@ -258,7 +273,7 @@ def prepare(
     store: str | Path | Store | None = None,
     workers: int | None = None,
     executor: OpenExecutor | None = None,
-    watch: Watch | None = None,
+    watch: Watch | Sequence[Watch] | None = None,
     **settings: Any,
 ) -> Study:
     """Check all settings and return the study, not yet run: ``run()`` it, or use ``ask()`` and ``tell()``.
@@ -267,7 +282,7 @@ def prepare(
     """
     if fedex is not None and tuner is not None:
         raise SpecError("fedex and tuner are both given, but an arm has one tuner: give one of them")
-    known = {*Setup.__dataclass_fields__, "include", "start_from"}
+    known = {*Setup.__dataclass_fields__, "include", "start_from", "patience"}
     for name in settings:
         if name not in known:
             raise SpecError(
@@ -290,6 +305,7 @@ def prepare(
     method = methods.named(method) if isinstance(method, str) else method
     given = {"method": method, "space": space, **settings}
     check_given(problem, given)
+    patience = given.pop("patience", None)
     source, warm, priors = given.pop("start_from", None), list[Table](), list[Table]()
     if source is not None:
         warm, priors = found_by(source, method, problem.model)
@@ -298,12 +314,14 @@ def prepare(
     if "include" in given:
         given["include"] = _included(problem, method, given["include"])
     filled = _filled(problem, given, budget, recipe)
+    if patience is not None:
+        filled["schedule"] = Patient(filled["schedule"], patience)
     if priors:
         filled["tuner"] = with_prior(filled["tuner"], priors)
     setup = resolve(problem, **filled)
     today = Space() if budget is None and recipe is None else _today(setup, problem, len(warm[:1]))
     default = with_named_optimiser(method, space)[0], given.get("cooling", 0.0), today
-    return Study(setup, problem, Where.at(store, workers=workers, executor=executor, watch=watch), default)
+    return Study(setup, problem, Where.at(store, workers=workers, executor=executor, watch=watching(watch)), default)
 
 
 def _filled(problem: Federation, given: dict[str, Any], budget: int | None, recipe: Recipe | None) -> dict[str, Any]:
@@ -368,6 +386,7 @@ def tune(
     engine: str = "auto",
     sampler: Sampler | None = None,
     proxy: Federation | None = None,
+    timeout: float | None = None,
     **settings: Any,
 ) -> Study:
     """Tune a method's hyperparameters on a problem and return the finished study.
@@ -388,8 +407,11 @@ def tune(
                 thetas are what FedEx begins with in them
     proxy       another problem, such as public data: it is tuned there, and the configuration that is found is trained
                 here, with all the rounds of the budget
+    timeout     seconds after which the study ends; the best arm so far wins
+    patience    rounds, over all arms, after which the study ends if no score has improved; its best arm wins
 
-    Further settings are the other fields of ``Setup``; and ``executor`` and ``watch``, which do not change results.
+    Further settings are the other fields of ``Setup``; and ``executor`` and ``watch``, which do not change results:
+    ``watch`` is told the journal's events, by a function, a ``watchers.Watcher``, or several.
     """
     unasked = "tuner" in settings or (fedex is _PAPERS and (budget is not None or recipe is not None))
     settings |= {k: v for k, v in (("cohorts", cohorts), ("sampler", sampler)) if v is not None}
@@ -401,7 +423,7 @@ def tune(
         budget=budget,
         recipe=recipe, cohort=cohort, target=target, seed=seed, store=store, workers=workers, engine=engine, **settings,
     )  # fmt: skip
-    study.run(progress)
+    study.run(progress, timeout=timeout)
     return study if proxy is None else for_real(study, problem, where.store).run(progress, "training")
 
 

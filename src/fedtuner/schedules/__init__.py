@@ -7,6 +7,7 @@ from fedtuner.schedules.duel_and_run import Duel
 from fedtuner.schedules.halving_rungs import Halving, rungs
 from fedtuner.schedules.hyperband_brackets import Hyperband
 from fedtuner.schedules.longer import Longer
+from fedtuner.schedules.patient import Patient
 from fedtuner.schedules.random_arms import RandomSearch
 
 halving, random_search, hyperband, duel = Halving, RandomSearch, Hyperband, Duel
@@ -14,6 +15,6 @@ KINDS = {"halving": Halving, "random_search": RandomSearch, "hyperband": Hyperba
 
 __all__ = [
     "KINDS", "halving", "random_search", "hyperband", "duel", "rungs", "Alone", "Bracket", "Duel", "Halving",
-    "Hyperband", "Longer", "RandomSearch", "Evidence", "Outline", "Play", "Schedule", "Score", "Scoring", "Start",
-    "Step", "outline", "unused",
+    "Hyperband", "Longer", "Patient", "RandomSearch", "Evidence", "Outline", "Play", "Schedule", "Score", "Scoring",
+    "Start", "Step", "outline", "unused",
 ]  # fmt: skip

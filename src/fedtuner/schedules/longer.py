@@ -44,7 +44,10 @@ class Longer:
     def second(self) -> Schedule:
         """The original schedule with the further rounds."""
         try:
-            made: Any = replace(original(self.first), budget=self.more)  # type: ignore[type-var]
+            first: Any = original(self.first)
+            made: Any = (
+                first.with_budget(self.more) if hasattr(first, "with_budget") else replace(first, budget=self.more)
+            )
         except (SpecError, TypeError) as error:
             raise SpecError(
                 f"budget = {self.budget} leaves {self.more} rounds for a second {type(original(self.first)).__name__}: "

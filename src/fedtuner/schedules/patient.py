@@ -1,0 +1,84 @@
+"""A schedule that ends early where nothing improves any more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from fedtuner import checks
+from fedtuner.core.records import Key
+from fedtuner.core.schedule import Evidence, Play, Schedule, Scoring, Step, best
+
+
+@dataclass(frozen=True)
+class Patient:
+    """``first``, until the lowest score has not improved for ``patience`` rounds over all arms: then the best arm wins.
+
+    Steps of more rounds than that are divided, so that it is looked at in between. An arm's rounds are the same.
+    """
+
+    kind: ClassVar[str] = "patient"
+    first: Schedule
+    patience: int
+
+    def __post_init__(self) -> None:
+        checks.settle(self, patience=checks.whole("patience", self.patience))
+
+    @property
+    def goes_on(self) -> str:
+        """What further rounds are for."""
+        return getattr(self.first, "goes_on", "schedule")
+
+    def with_budget(self, budget: int) -> Patient:
+        """Return the same with another budget."""
+        return replace(self, first=replace(self.first, budget=budget))  # type: ignore[type-var]
+
+    @property
+    def budget(self) -> int:
+        """That of ``first``."""
+        return self.first.budget
+
+    @property
+    def longest(self) -> int:
+        """That of ``first``."""
+        return self.first.longest
+
+    @property
+    def scoring(self) -> Scoring:
+        """That of ``first``."""
+        return self.first.scoring
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What ``first`` reads."""
+        return self.first.needs
+
+    def steps(self) -> Generator[Step, Evidence, Key]:
+        """Play the first schedule, looking at the scores."""
+        course, at = Play(self.first), dict[int, int]()
+        lowest, waited = math.inf, 0
+        while (step := course.step) is not None:
+            at |= {arm: start.parent[1] if start.parent else 0 for arm, start in step.start.items()}
+            start, out = step.start, step.out
+            while True:
+                until, used = self._part(step.until, at)
+                evidence = yield Step(until, start, out, step.keep)
+                start, out, at = {}, (), {**at, **until}
+                now = min((score for score, _ in evidence.scores.values() if math.isfinite(score)), default=math.inf)
+                lowest, waited = (now, 0) if now < lowest else (lowest, waited + used)
+                if waited >= self.patience:
+                    arm = best(evidence.scores, 1)[0]
+                    return arm, until[arm]
+                if until == dict(step.until):
+                    break
+            course.tell(evidence)
+        assert course.winner is not None
+        return course.winner
+
+    def _part(self, until: Mapping[int, int], at: Mapping[int, int]) -> tuple[dict[int, int], int]:
+        """Return how far arms go until scores are looked at again, and how many rounds that is."""
+        share = max(1, self.patience // max(1, len(until)))
+        part = {arm: min(t, at[arm] + share) for arm, t in until.items()}
+        return part, sum(max(0, t - at[arm]) for arm, t in part.items())
