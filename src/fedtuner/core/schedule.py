@@ -13,7 +13,7 @@ rounds enter a discounted score as clearly worse than the arm's finite rounds (`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Protocol, cast, runtime_checkable
@@ -224,28 +224,13 @@ def _draw(at: int, *path: Any) -> Score:
 
 def imagined(until: Mapping[int, int], table: Callable[[int, int], Score], metric: str = "error") -> Evidence:
     """Return evidence without training: ``table`` gives the score of an arm at a round."""
-    return Evidence({arm: table(arm, at) for arm, at in until.items()}, _Imagined(until, table, metric))
-
-
-class _Imagined(Mapping[int, Sequence[Record]]):
-    """Records with a table's scores, made only when a schedule reads them."""
-
-    def __init__(self, until: Mapping[int, int], table: Callable[[int, int], Score], metric: str) -> None:
-        self._until, self._table, self._metric = until, table, metric
-
-    def __getitem__(self, arm: int) -> Sequence[Record]:
-        return _ImaginedRounds(arm, range(1, self._until[arm] + 1), self._table, self._metric)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._until)
-
-    def __len__(self) -> int:
-        return len(self._until)
+    records = {arm: _ImaginedRounds(arm, range(1, at + 1), table, metric) for arm, at in until.items()}
+    return Evidence({arm: table(arm, at) for arm, at in until.items()}, records)
 
 
 @dataclass(frozen=True)
 class _ImaginedRounds(Sequence[Record]):
-    """The rounds of one arm."""
+    """The rounds of one arm with a table's scores: a record is made only when a schedule reads it."""
 
     arm: int
     rounds: range
