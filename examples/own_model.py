@@ -33,7 +33,7 @@ def problem() -> ft.Simulation:
     return ft.Simulation(ft.pytorch.Task(build), hospitals(), name="hospitals")
 
 
-# What is named is tuned; what is not keeps the method's default. A range, a list of choices, or one fixed value.
+# Only ranges and lists that are named are searched; what is not named keeps the method's default.
 SPACE = ft.Space(
     client={
         "lr": ft.Float(1e-3, 1.0, log=True),

@@ -14,7 +14,7 @@ import pytest
 import fedtuner
 
 PUBLIC = {
-    "Space", "Float", "Int", "PowerOfTwo", "Choice", "OneMinus",
+    "Space", "Float", "Int", "PowerOfTwo", "Choice", "OneMinus", "When",
     "Client", "Simulation", "Outside", "Learner", "Metric", "Metrics",
     "tune", "prepare", "untuned", "load", "auto", "paper", "Study", "FedEx", "halving", "random_search", "hyperband",
     "FedtunerError", "Interrupted",

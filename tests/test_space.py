@@ -277,7 +277,7 @@ def test_the_neighbourhood_of_any_real(d, where, eps, seed):
         (Float(1e-5, 1e-1, log=True), 0.0, 0.0, 0.0),
         (Int(1, 5), 20, 20, 20),
         (Int(1, 21), 40, 38, 40),
-        (Int(1, 100, log=True), 1000, 600, 1000),
+        (Int(1, 100, log=True), 1000, 588, 1000),
         (PowerOfTwo(8, 128), 1024, 1024, 1024),
         (PowerOfTwo(8, 128), 20, 16, 32),
         (OneMinus(Float(1e-4, 1e-2, log=True)), 1.0, 1.0, 1.0),

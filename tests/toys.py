@@ -183,7 +183,7 @@ MIXED = ft.Space(
     },
     server={"lr": ft.Float(0.5, 1.5), "gamma": ft.OneMinus(ft.Float(1e-4, 1e-2, log=True))},
 )
-DIVERGING = ft.Space(client={"lr": 0.5}, server={"lr": 3e38})
+DIVERGING = ft.Space(client={"lr": 0.5}, server={"lr": [3e38, 2.9e38]})
 SCHEDULE = ft.halving(budget=30, longest=10, eta=2, eliminations=2)  # 4 arms to round 5, 2 of them to round 10
 
 

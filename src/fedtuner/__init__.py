@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from fedtuner.run.result import load
     from fedtuner.run.study import Study, prepare, tune, untuned
     from fedtuner.schedules import halving, hyperband, random_search
-    from fedtuner.space import Choice, Float, Int, OneMinus, PowerOfTwo, Space
+    from fedtuner.space import Choice, Float, Int, OneMinus, PowerOfTwo, Space, When
     from fedtuner.tuners import FedEx, fedex
 
 __version__ = "0.1.0"
 
 __all__ = [
     # spaces
-    "Space", "Float", "Int", "PowerOfTwo", "Choice", "OneMinus",
+    "Space", "Float", "Int", "PowerOfTwo", "Choice", "OneMinus", "When",
     # problems
     "Client", "Simulation", "Outside", "Learner", "Metric", "Metrics",
     # tuning
@@ -38,7 +38,7 @@ __all__ = [
 
 
 _FROM = {
-    "space": ("Space", "Float", "Int", "PowerOfTwo", "Choice", "OneMinus"),
+    "space": ("Space", "Float", "Int", "PowerOfTwo", "Choice", "OneMinus", "When"),
     "federations": ("Client", "Learner", "Simulation", "Outside"),
     "core.metric": ("Metric", "Metrics"),
     "run.auto": ("auto",),

@@ -25,7 +25,7 @@ def server_of(study):
 def test_what_the_space_does_not_name_is_the_optimisers(name):
     lr, momentum = OWN[name]
     expected = {**USUAL, "optimiser": name, "lr": lr, "momentum": momentum, "beta2": 0.99, "tau": 1e-3}
-    assert server_of(study(ft.Space(server={"optimiser": name}))) == expected
+    assert server_of(study(ft.Space({"batch": [8, 16]}, {"optimiser": name}))) == expected
     assert (
         server_of(study(method=methods.fedavg.with_defaults(server={"optimiser": name}), space=ft.Space())) == expected
     )
@@ -36,11 +36,11 @@ def test_what_the_space_does_not_name_is_the_optimisers(name):
 
 
 def test_what_it_names_stays():
-    found = server_of(study(ft.Space(server={"optimiser": "adam", "lr": 0.5})))
+    found = server_of(study(ft.Space({"batch": [8, 16]}, {"optimiser": "adam", "lr": 0.5})))
     assert (found["lr"], found["momentum"]) == (0.5, 0.9)
     given = methods.fedavg.with_defaults(server={"momentum": 0.0})  # what sgd has, but said
     for method, space in (
-        (given, ft.Space(server={"optimiser": "adam"})),
+        (given, ft.Space({"batch": [8, 16]}, {"optimiser": "adam"})),
         (given.with_defaults(server={"optimiser": "adam"}), ft.Space()),
         (given.with_optimiser(methods.fedavg.optimisers["adam"]), ft.Space()),
         (methods.fedavg.with_defaults(server={"optimiser": "adam", "momentum": 0.0}), ft.Space()),

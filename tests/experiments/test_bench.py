@@ -280,7 +280,8 @@ def test_every_arm_is_evaluated_in_every_bracket(out, wrapper, ended):
 
 
 def test_arms_that_diverge_are_counted(out):
-    text = SUITE.replace("[axes.wrapper]", "server = { lr = 3e38 }\n[axes.wrapper]")
+    text = SUITE.replace("batch =", "epochs = 5, batch =")
+    text = text.replace("[axes.wrapper]", "server = { lr = 3e38 }\n[axes.wrapper]")
     made = read(text)
     report = bench.run(made, out, workers=1)
     assert report.done == STUDIES

@@ -8,7 +8,8 @@ import fedtuner as ft
 import toys
 from crashes import assert_same
 from fedtuner import methods
-from fedtuner.errors import Interrupted, SpecError
+from fedtuner.errors import FedtunerWarning, Interrupted, SpecError
+from fedtuner.report import show
 from fedtuner.run import spec, watch
 from fedtuner.run.auto import guess
 from fedtuner.schedules import Duel
@@ -129,14 +130,27 @@ def test_what_is_given_stays_as_it_is():
 
 def test_a_space_of_ones_own():
     space = Space({"lr": Float(1e-3, 1.0, log=True), "weight_decay": Float(0.0, 0.1), "batch": 8, "epochs": [1, 2]})
-    setup = prepared(space=space)
+    with pytest.warns(FedtunerWarning, match=r"not searched, .*: weight_decay \(a regulariser\); .*'epochs', 'w"):
+        setup = prepared(space=space)
     assert set(setup.space.client) == {"lr", "batch", "epochs"}  # what a regulariser is worth shows late
     assert setup.space.client["batch"] == Choice([8])
     assert all(client["batch"] == 8 for client, _ in arms(setup))  # also of the default
     asked = prepared(space=space, recipe=ft.auto(100, vary=["weight_decay"]))
     assert set(asked.space.client) == {"weight_decay", "batch"}
     fixed = prepared(space=Space({"batch": 8}))
-    assert fixed.schedule.arms == 1  # there is nothing to compare
+    assert fixed.space.client == {**prepared().space.client, "batch": Choice([8])}  # no range is named: the method's
+    assert prepared(space=Space()).schedule.arms == 1  # there is nothing to compare
+
+
+def test_ranges_of_the_server_are_searched_if_they_are_named():
+    space = Space({"lr": Float(0.1, 1.0)}, {"lr": Float(0.5, 2.0), "momentum": 0.5})
+    with pytest.warns(FedtunerWarning, match=r"not searched, .*: server.lr; .*vary=\['lr', 'server.lr'\]"):
+        setup = prepared(space=space)
+    assert setup.space.server == {"momentum": Choice([0.5])}
+    setup = prepared(space=space, recipe=ft.auto(100, vary=["lr", "server.lr"]))
+    assert setup.space.server == space.server
+    assert len({server["lr"] for _, server in arms(setup)[1:]}) == len(arms(setup)) - 1
+    assert prepared(recipe=ft.auto(100, vary=["server.lr"])).schedule.arms > 1
 
 
 def test_short_budgets_train_the_default_alone():
@@ -162,6 +176,7 @@ def test_the_users_default_is_the_first_arm_and_the_centre():
     assert max(client["lr"] for client, _ in rest) <= 0.001 * 10**1.5
 
 
+@pytest.mark.filterwarnings("ignore:not searched")
 def test_clients_with_code_of_their_own():
     model = ft.Outside({"w": [[0.0, 0.0]]}, clients=4)
     space = Space(
@@ -172,7 +187,13 @@ def test_clients_with_code_of_their_own():
             "width": [1, 2],
         }
     )
-    setup = prepared(problem=model, space=space, include=[{}])
+    with pytest.warns(FedtunerWarning, match=r"not searched, .*: weight-decay \(a regulariser\)"):
+        study = ft.prepare(model, space, budget=100, include=[{}], cohort=3)
+    setup = study.setup
+    told = (
+        "differ in learning-rate (by its name a step size), local-epochs (by its name an amount of local work), width"
+    )
+    assert told in show.headline(study.describe())
     assert set(setup.space.client) == {"learning-rate", "local-epochs", "width"}
     assert setup.schedule.step == "learning-rate"
     first, *rest = arms(setup)
@@ -240,7 +261,7 @@ def test_what_cannot_be_given_together(settings, match):
     ("settings", "match"),
     [
         ({"max_work": 0.5}, r"max_work = 0.5, but must be >= 1"),
-        ({"vary": "lr"}, r"vary = 'lr', but must be names of client hyperparameters"),
+        ({"vary": "lr"}, r"vary = 'lr', but must be names of hyperparameters"),
         ({"arms": 0}, r"schedule.arms = 0, but must be a whole number >= 1"),
         ({"arms": 1000}, r"budget = 100 cannot give 1000 arms a round each: raise budget to 2515 or more"),
         ({"decades": -1}, r"decades = -1, but must be >= 0"),

@@ -129,16 +129,38 @@ def test_what_is_not_said_keeps_its_default():
     assert parsed.tuner == ft.FedEx()
     assert parsed.sampler is samplers.uniform
     assert (parsed.cohort, parsed.target, parsed.seed) == (10, "personalized", 0)
-    problem = spec.load_problem("toys:problem")
-    assert parsed.space(methods.fedavg, problem.model) == default_space(methods.fedavg, {})
+    assert parsed.space(methods.fedavg, spec.load_problem("toys:problem").model) is None
 
 
-def test_hyperparameters_that_are_not_named_keep_the_methods_domains_and_order():
-    parsed = parse('problem = "toys:problem"\nclient.batch = 4\nclient.lr = 0.5')
-    space = parsed.space(methods.fedavg, spec.load_problem("toys:problem").model)
-    assert list(space.client) == list(default_space(methods.fedavg, {}).client)
-    assert space.client["batch"] == ft.Choice([4])
-    assert space.client["momentum"] == methods.fedavg.client["momentum"].domain
+def same_in_python(text, client=None, server=None, **settings):
+    """The space of a file, which must be that of the same study in Python."""
+    made = parse(f'problem = "toys:problem"\ncohort = 3\n{text}').study(None, 1).setup.space
+    given = None if client is None and server is None else ft.Space(client, server)
+    assert made == ft.prepare(toys.problem(), given, cohort=3, **settings).setup.space
+    return made
+
+
+def test_where_no_range_is_named_the_methods_are_searched_except_of_what_is_set():
+    usual = default_space(methods.fedavg, {})
+    assert same_in_python("") == usual
+    space = same_in_python("client.batch = 4\nclient.lr = 0.5", {"batch": 4, "lr": 0.5})
+    assert list(space.client) == list(usual.client)
+    assert space == ft.Space({**usual.client, "batch": 4, "lr": 0.5}, usual.server)
+    adam = same_in_python('server.optimiser = "adam"', server={"optimiser": "adam"})
+    assert adam.server["lr"] == methods.fedavg.optimisers["adam"].hypers["lr"].domain
+    assert adam.client == usual.client
+
+
+def test_only_ranges_that_are_named_are_searched():
+    assert same_in_python("client.lr = [0.1, 0.5]", {"lr": [0.1, 0.5]}) == ft.Space({"lr": [0.1, 0.5]})
+    text = "client.batch = 4\nserver.lr = { low = 0.5, high = 1.0 }"
+    assert same_in_python(text, {"batch": 4}, {"lr": ft.Float(0.5, 1.0)}) == ft.Space(
+        {"batch": 4}, {"lr": ft.Float(0.5, 1.0)}
+    )
+    assert ft.prepare(toys.problem(), ft.Space(), cohort=3).setup.space == ft.Space()
+    wide = methods.paper_ranges(methods.fedavg)
+    paper = same_in_python("ranges = 'paper'\nclient.epochs = 1", {"epochs": 1}, method=wide)
+    assert paper == ft.prepare(toys.problem(), ft.Space({"epochs": 1}), recipe=ft.paper(300), cohort=3).setup.space
 
 
 def test_the_order_of_a_file_does_not_matter():
@@ -457,7 +479,7 @@ def test_the_template_lists_every_setting():
     """Also those that are commented out, each with its default; FedEx's prior comes from start_from."""
     text = spec.template()
     table = tomllib.loads(text)
-    others = {"tuner", "auto", "budget", "include", "patience", "privacy", "proxy", "start_from"}
+    others = {"tuner", "auto", "budget", "constraints", "include", "patience", "privacy", "proxy", "start_from"}
     assert {*table, *others} == set(spec._KNOWN)
     assert "\n# [privacy] " in text
     assert "\n# budget = " in text

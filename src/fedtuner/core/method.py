@@ -22,7 +22,7 @@ from fedtuner.core.model import Hyper, Rows, Trainer, Vector, Vectors
 from fedtuner.core.records import Job, Plan, Tally
 from fedtuner.errors import SpecError, brief, suggest
 from fedtuner.rng import Generator
-from fedtuner.space import Config, Float, OneMinus, Space, Value
+from fedtuner.space import Config, Float, OneMinus, Space, Value, unconditional
 
 Shape = str | tuple[int, ...]  # a shape; or "trainable" or "all", for vectors as long as that part of w
 
@@ -208,7 +208,7 @@ def check(method: Method, space: Space, of_model: Mapping[str, Hyper]) -> None:
                 rule = known[name].wrong(value)
                 if rule:
                     raise SpecError(f"{side}.{name} = {brief(value)}, but {rule}")
-            if known[name].whole and isinstance(domain, (Float, OneMinus)):
+            if known[name].whole and isinstance(unconditional(domain), (Float, OneMinus)):
                 low, high = domain.ends()
-                said = f"{side}.{name} = {type(domain).__name__}({low:g}, {high:g})"
+                said = f"{side}.{name} = {type(unconditional(domain)).__name__}({low:g}, {high:g})"
                 raise SpecError(f"{said}, but must be a whole number: give Int({low:.0f}, {high:.0f})")

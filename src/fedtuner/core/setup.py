@@ -12,18 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from fedtuner import checks, tables
+from fedtuner import checks, constraints, tables
 from fedtuner.core.across import ACROSS, ALL, GROUP
 from fedtuner.core.engine import ENGINES
 from fedtuner.core.federation import Federation
 from fedtuner.core.method import Method, Optimiser, check, default_space, defaults
-from fedtuner.core.model import Model
+from fedtuner.core.model import Hyper, Model
 from fedtuner.core.sampler import Sampler
 from fedtuner.core.schedule import TARGETS, Schedule
 from fedtuner.core.tally import Combine, Privacy, Screen, mean
 from fedtuner.core.tuner import Tuner
-from fedtuner.errors import SpecError, brief
-from fedtuner.space import Choice, Space
+from fedtuner.errors import SpecError, brief, suggest
+from fedtuner.rng import stream
+from fedtuner.space import Choice, Domain, Space, When
 from fedtuner.tables import Table
 
 CODE_OF_THEIR_OWN = "these clients train by code of their own: give space= with the hyperparameters that it reads"
@@ -129,6 +130,7 @@ def resolve(federation: Federation, **given: Any) -> Setup:
     unknown = model.own_training and not model.hyperparameters  # what the clients' code reads is for them to say
     check(method, Space(server=space.server) if unknown else space, model.hyperparameters)
     _check_batch(space, model.smallest_batch)
+    space = bound(space, {**method.client, **model.hyperparameters}, method.server)
     given.setdefault("screens", federation.screens if given.get("privacy") is None else ())
     setup = Setup(method=method, space=space, engine=engine.name, **given)
     if method.sums and setup.combine.each:
@@ -207,7 +209,67 @@ def with_named_optimiser(method: Method, space: Space | None) -> tuple[Method, S
         values.append(value)
     if len(values) == 1 and values[0] in method.optimisers:
         method = method.stepping_by(str(values[0]))
-    return method, Space(space.client, {**space.server, "optimiser": Choice(values)})
+    return method, replace(space, server={**space.server, "optimiser": Choice(values)})
+
+
+def searched(method: Method, model: Model, space: Space | None) -> Space | None:
+    """Return what is searched: the ranges that a space names; if it names values alone, the method's for the rest."""
+    if space is None or space.searches or space == Space():
+        return space
+    method, _ = with_named_optimiser(method, space)
+    usual = default_space(replace(method, client={}) if model.own_training else method, model.hyperparameters)
+    return Space({**usual.client, **space.client}, {**usual.server, **space.server}, space.constraints)
+
+
+def bound(space: Space, client: Mapping[str, Hyper], server: Mapping[str, Hyper]) -> Space:
+    """Return a space in which all that its conditions and constraints name is there: at its default, if not tuned.
+
+    Hyperparameters that do not apply are at their defaults, too. Refuse conditions and constraints that nothing meets.
+    """
+    sides = {"client": (dict(space.client), client), "server": (dict(space.server), server)}
+    conditional = False
+    for side, (domains, hypers) in sides.items():
+        for name, domain in list(domains.items()):
+            if not isinstance(domain, When):
+                continue
+            conditional = True
+            for other, values in domain.on:
+                _present(other, domains, hypers, f"{side}.{name} depends on")
+                if not any(value in domains[other] for value in values):
+                    raise SpecError(f"{side}.{name} depends on {other} = {brief(list(values))}, which it never is")
+            if name in hypers and domain.otherwise is None:
+                domains[name] = replace(domain, otherwise=hypers[name].default)
+        for name in domains:
+            if name in _depends(name, domains):
+                raise SpecError(f"{side}.{name} depends on itself: leave out a condition")
+    for text in space.constraints:
+        for side, name in constraints.names(text):
+            side = side or ("client" if name in sides["client"][0] or name in client else "server")
+            _present(name, *sides[side], f"constraint {text!r} has {side}")
+    if not conditional and not space.constraints:
+        return space
+    made = Space(sides["client"][0], sides["server"][0], space.constraints)
+    made.draw(stream(0, "bound"))  # raises an error where nothing is allowed
+    return made
+
+
+def _present(name: str, domains: dict[str, Domain], hypers: Mapping[str, Hyper], what: str) -> None:
+    if name not in domains:
+        if name not in hypers:
+            raise SpecError(f"{what} {brief(name)}, which is no hyperparameter{suggest(name, [*domains, *hypers])}")
+        domains[name] = Choice([hypers[name].default])
+
+
+def _depends(name: str, domains: Mapping[str, Domain]) -> set[str]:
+    """Return all that a hyperparameter depends on."""
+    found: set[str] = set()
+    todo = [name]
+    while todo:
+        domain = domains[todo.pop()]
+        new = {other for other, _ in domain.on} - found if isinstance(domain, When) else set()
+        found |= new
+        todo += new
+    return found
 
 
 def _on_the_server(method: Method, model: Model, space: Space | None) -> Method:

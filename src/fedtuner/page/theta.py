@@ -66,7 +66,7 @@ class Thetas:
                 return False
             own = journal.own_records[parent]
             before = self._beliefs[parent][round - own[0].round + 1 if own else 0]
-        belief = tuner.begin(known, Space(setup["client"], setup["server"]), setup["seed"], before)
+        belief = tuner.begin(known, Space.of(setup), setup["seed"], before)
         self._beliefs[arm] = [belief]
         return bool(tables.plain(belief.candidates) == tables.plain(journal.candidates[arm]))
 

@@ -21,7 +21,7 @@ from fedtuner.run.journal import Journal
 from fedtuner.run.spec import schedule as read_schedule
 from fedtuner.schedules import KINDS, Duel
 from fedtuner.schedules.duel_and_run import LONGER
-from fedtuner.space import Choice, Domain, Float, Int, OneMinus, PowerOfTwo, Space
+from fedtuner.space import Choice, Domain, Float, Int, OneMinus, PowerOfTwo, Space, fixed, unconditional
 
 View = dict[str, Any]
 COLUMNS = 120  # of a heat map
@@ -147,10 +147,10 @@ def _brief(value: Any) -> Any:
 
 def _space(journal: Journal) -> Space:
     """Return what the study tunes: the domains with more than one value."""
-    whole = Space(journal.setup["client"], journal.setup["server"])
+    whole = Space.of(journal.setup)
 
     def varied(domains: Mapping[str, Domain]) -> dict[str, Domain]:
-        return {n: d for n, d in domains.items() if not (isinstance(d, Choice) and len(d.values) == 1)}
+        return {n: d for n, d in domains.items() if not fixed(d)}
 
     return Space(varied(whole.client), varied(whole.server))
 
@@ -229,6 +229,7 @@ def _configurations(
 
 
 def _axis(domain: Domain) -> dict[str, Any]:
+    domain = unconditional(domain)
     if isinstance(domain, PowerOfTwo):
         return {
             "kind": "choice",

@@ -12,6 +12,7 @@ from fedtuner.errors import counted
 from fedtuner.report.console import console
 from fedtuner.report.summary import is_fedex
 from fedtuner.run import spec
+from fedtuner.run.auto import differing
 from fedtuner.schedules import KINDS
 
 if TYPE_CHECKING:
@@ -29,12 +30,10 @@ def headline(described: Mapping[str, Any], arms: int | None = None) -> str:
         schedule = {**schedule["first"], "budget": schedule["budget"], "longest": schedule["longest"]}
     outside = _name(schedule) + (f" of {counted(arms, 'arm')}" if arms else "")
     if schedule["kind"] == "duel":
-        varied = ", ".join(name for name, domain in described["client"].items() if isinstance(domain, (Mapping, list)))
         outside = "the default alone"
         if schedule["arms"] > 1:
-            outside = (
-                f"{schedule['arms']} arms that differ in {varied}, a duel of the best with the default, a long run"
-            )
+            differ = f"{schedule['arms']} arms that differ in {differing(described)}"
+            outside = f"{differ}, a duel of the best with the default, a long run"
     if is_fedex(tuner):
         inside = f" around FedEx with {tuner['k']} candidates each" if tuner["k"] > 1 else ""
     else:

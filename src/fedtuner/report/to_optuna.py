@@ -18,7 +18,7 @@ from fedtuner.core.schedule import Scoring
 from fedtuner.errors import SpecError, StoreError
 from fedtuner.report.summary import journal_of, spec
 from fedtuner.run.journal import Journal
-from fedtuner.space import Choice, Config, Domain, Float, Int, OneMinus, PowerOfTwo, Space
+from fedtuner.space import Choice, Config, Domain, Float, Int, OneMinus, PowerOfTwo, Space, unconditional
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -86,8 +86,9 @@ def distributions(
     journal: Journal, client: Config, server: Config
 ) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
     """Return what was tuned of an arm, and the distributions, by names such as client.lr."""
-    space = Space(journal.setup["client"], journal.setup["server"])
-    values = {f"client.{n}": client[n] for n in space.client} | {f"server.{n}": server[n] for n in space.server}
+    space = Space.of(journal.setup)
+    values = {f"client.{n}": client[n] for n in space.client if n in client}
+    values |= {f"server.{n}": server[n] for n in space.server if n in server}
     domains = {f"client.{n}": d for n, d in space.client.items()} | {f"server.{n}": d for n, d in space.server.items()}
     return values, {name: _distribution(domains[name], values[name]) for name in values}
 
@@ -101,6 +102,7 @@ def _distribution(domain: Domain, value: Any) -> BaseDistribution:
     """Return the distribution of a hyperparameter as it is shown: in its own units."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
+    domain = unconditional(domain)
     if isinstance(domain, (Float, Int, OneMinus)):  # an included arm may lie outside; and 1 - x rounds
         low, high = (f(end, value) for f, end in zip((min, max), domain.ends(), strict=True))
         log = isinstance(domain, (Float, Int)) and domain.log and low > 0

@@ -8,6 +8,7 @@ last half). docs/choosing.md says why, with numbers.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,9 +18,9 @@ from fedtuner.core.federation import Federation
 from fedtuner.core.method import Method
 from fedtuner.core.model import Hyper
 from fedtuner.core.setup import CODE_OF_THEIR_OWN
-from fedtuner.errors import SpecError, brief, suggest
+from fedtuner.errors import FedtunerWarning, SpecError, brief, suggest
 from fedtuner.schedules import Duel
-from fedtuner.space import Choice, Domain, Int, Space, Value
+from fedtuner.space import Choice, Domain, Int, Space, Value, When, fixed
 from fedtuner.tuners import none
 
 VARIED = ("step", "work", "batch")  # the roles that arms differ in
@@ -32,6 +33,10 @@ _GUESSES = {
     "work": r"epoch|steps|iterations",
     "step": r"^lr|lr$|_lr_|rate|^eta$|step.?size",
 }
+_ROLES = {
+    "step": "a step size", "work": "an amount of local work", "batch": "a batch size", "momentum": "a momentum",
+    "regulariser": "a regulariser", "other": "not searched by default", "": "of unknown role",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class Auto:
 
     budget: int
     arms: int | None = None  # None: as many as the budget can compare
-    vary: tuple[str, ...] | None = None  # the client hyperparameters that arms differ in; None: by their roles
+    vary: tuple[str, ...] | None = None  # the hyperparameters that arms differ in, such as lr, server.lr; None: by role
     max_work: float | None = None  # a client's passes over its data in a round, as a multiple of the default's
     decades: float = 1.5  # on both sides of a default step size, how far arms go
 
@@ -56,7 +61,7 @@ class Auto:
         if max_work is not None:
             max_work = checks.number("max_work", max_work, 1)
         if vary is not None and (isinstance(vary, str) or not all(isinstance(name, str) for name in vary)):
-            raise SpecError(f"vary = {brief(vary)}, but must be names of client hyperparameters, such as ['lr']")
+            raise SpecError(f"vary = {brief(vary)}, but must be names of hyperparameters, such as ['lr']")
         schedule = Duel(budget, arms)
         checks.settle(
             self, budget=schedule.budget, arms=arms, vary=None if vary is None else tuple(vary), max_work=max_work,
@@ -78,9 +83,11 @@ class Auto:
         if own and asked is None and not known:
             raise SpecError(CODE_OF_THEIR_OWN)
         roles = roles_of(known, asked.client if asked else {})
-        domains = _domains(known, asked)
+        searches = asked is not None and (asked.searches or asked == Space())
+        domains = _domains(known, asked.client if asked else {}, searches)
+        of_server = _domains(method.server, asked.server if asked else {}, searches)
         include = tuple(settings.pop("include", ()))
-        unknown = [name for name, domain in domains.items() if name not in known and not _fixed(domain)]
+        unknown = [name for name, domain in domains.items() if name not in known and not fixed(domain)]
         if own and unknown and not include and "sampler" not in settings:
             today = "{" + ", ".join(f"{name!r}: ..." for name in unknown) + "}"
             raise SpecError(
@@ -90,13 +97,16 @@ class Auto:
         include = include or ({},)
         first = samplers.both_sides(include)[0]["client"]
         centre = {**{name: hyper.default for name, hyper in known.items()}, **first}
-        space = self._space(domains, roles, centre, asked)
+        space = self._space(domains, of_server, roles, centre)
+        space = Space(space.client, space.server, asked.constraints if asked else ())
+        if asked is not None and self.vary is None:
+            self._warn(asked, space, roles)
         if own:  # its code reads also what arms do not differ in
             kept = {name: Choice([centre[name]]) for name in domains if name in centre}
-            space = Space({**kept, **space.client}, space.server)
+            space = Space({**kept, **space.client}, space.server, space.constraints)
         schedule = replace(self.schedule, step=next((n for n, r in roles.items() if r == "step"), "lr"))
-        varied = [name for name, domain in space.client.items() if not _fixed(domain)]
-        if not varied:
+        varied = [name for name, domain in space.client.items() if not fixed(domain)]
+        if not space.searches:
             schedule = replace(schedule, arms=1)
         around = {name: centre[name] for name in varied if roles[name] == "step" and name in centre}
         assert schedule.arms is not None
@@ -114,28 +124,47 @@ class Auto:
         return settings
 
     def _space(
-        self, domains: Mapping[str, Domain], roles: Mapping[str, str], centre: Mapping[str, Value], asked: Space | None
+        self,
+        domains: Mapping[str, Domain],
+        of_server: Mapping[str, Domain],
+        roles: Mapping[str, str],
+        centre: Mapping[str, Value],
     ) -> Space:
         """Return what arms differ in, and what is fixed."""
-        if self.vary is not None:
-            for name in self.vary:
-                if name not in domains:
-                    raise SpecError(
-                        f"vary has {brief(name)}, but there is no range of it{suggest(name, list(domains))}"
-                    )
+        known = [*domains, *(f"server.{name}" for name in of_server)]
+        for name in self.vary or ():
+            if name not in known:
+                raise SpecError(f"vary has {brief(name)}, but there is no range of it{suggest(name, known)}")
         client: dict[str, Any] = {}
         for name, domain in domains.items():
             varies = name in self.vary if self.vary is not None else roles[name] in ("", *VARIED)
-            if _fixed(domain):
+            if fixed(domain):
                 client[name] = domain
             elif varies:
                 bounded = self.max_work is not None and roles[name] == "work"
                 client[name] = self._bounded(domain, centre.get(name)) if bounded else domain
-        server = {name: domain for name, domain in (asked.server if asked else {}).items() if _fixed(domain)}
+        server = {n: d for n, d in of_server.items() if fixed(d) or f"server.{n}" in (self.vary or ())}
         return Space(client, server)
+
+    def _warn(self, asked: Space, space: Space, roles: Mapping[str, str]) -> None:
+        """Say which ranges of a space are not searched, and how they would be."""
+        left = [name for name, domain in asked.client.items() if not fixed(domain) and name not in space.client]
+        of_server = [f"server.{name}" for name, domain in asked.server.items() if not fixed(domain)]
+        if left or of_server:
+            named = [f"{name} ({_ROLES[roles[name]]})" for name in left] + of_server
+            searched = [name for name, domain in space.client.items() if not fixed(domain)]
+            warnings.warn(
+                f"not searched, though the space has ranges of them: {', '.join(named)}; they keep their defaults. "
+                f"recipe=auto({self.budget}, vary={[*searched, *left, *of_server]}), or vary under [auto], searches "
+                "them, too; one value in place of a range sets them",
+                FedtunerWarning,
+                stacklevel=6,
+            )
 
     def _bounded(self, domain: Domain, default: Value | None) -> Domain:
         """Return the range of an amount of work that stays within ``max_work`` times the default's."""
+        if isinstance(domain, When):
+            return replace(domain, inner=self._bounded(domain.inner, default))
         if not isinstance(domain, Int) or not checks.is_number(default):
             return domain
         assert self.max_work is not None
@@ -165,14 +194,24 @@ def guess(name: str) -> str:
     return next((role for role, parts in _GUESSES.items() if re.search(parts, name.lower())), "")
 
 
-def _domains(known: Mapping[str, Hyper], asked: Space | None) -> dict[str, Domain]:
-    if asked is not None:
-        return dict(asked.client)
-    return {name: hyper.domain for name, hyper in known.items() if hyper.domain is not None}
+def _domains(known: Mapping[str, Hyper], asked: Mapping[str, Domain], searches: bool) -> dict[str, Domain]:
+    """Return the ranges and values that are asked for; where no range is, after those that are declared."""
+    usual = {} if searches else {name: hyper.domain for name, hyper in known.items() if hyper.domain is not None}
+    return {**usual, **asked}
 
 
-def _fixed(domain: Domain) -> bool:
-    return isinstance(domain, Choice) and len(domain.values) == 1
+def differing(described: Mapping[str, Any]) -> str:
+    """Return the client hyperparameters that arms differ in, in words; with the roles of those that were guessed."""
+    sides = (("", "client"), ("server.", "server"))
+    varied = [
+        (name, prefix) for prefix, side in sides for name, domain in described[side].items()
+        if isinstance(domain, (Mapping, list))
+    ]  # fmt: skip
+    declared = described["defaults"]["client"]
+    return ", ".join(
+        f"{prefix}{name}" + ("" if prefix or name in declared else f" (by its name {_ROLES[guess(name)]})")
+        for name, prefix in varied
+    )
 
 
 def _extrapolating(method: Method, asked: Space | None) -> Method:

@@ -12,14 +12,15 @@ budget = 500                  rounds to spend; all that is not said is chosen fo
 [schedule]                    in place of a budget: kind, budget, longest, eta, eliminations, discount, score
 [fedex]                       k, eps, step, gamma, metric, signal, cutoff, tries;  or  fedex = false
 [tuner]                       in place of [fedex]: kind = "fedex", "none" or your own, and its settings
-[client] and [server]         a domain or a value for a hyperparameter; those not named keep the method's domains
+[client] and [server]         only ranges (and lists) that are named are searched; if none is named, the method's own
+                              ranges are, except of what is set to one value
+constraints = ["lr * epochs <= 1"]    what the hyperparameters of an arm must meet together
 
 A kind, a sampler and the server's optimiser may be your own, too: "package.module:Class" or "package.module:name".
 """
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtuner import checks, methods, samplers, schedules, tables, tuners
-from fedtuner.core.method import Method, default_space
+from fedtuner.core.method import Method
 from fedtuner.core.model import Hyper, Model
 from fedtuner.core.privacy import Gaussian
 from fedtuner.core.robust import COMBINES
@@ -77,6 +78,7 @@ class Spec:
     combine: Combine = mean
     client: Mapping[str, Any] = field(default_factory=dict)
     server: Mapping[str, Any] = field(default_factory=dict)
+    constraints: Sequence[str] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)  # those that are passed on as they are
     named: frozenset[str] = field(default=frozenset(), compare=False)  # what the file says
 
@@ -119,15 +121,11 @@ class Spec:
         return methods.paper_ranges(found) if self.ranges == "paper" else found
 
     def space(self, method: Method, model: Model) -> Space | None:
-        """Return the method's space with what the file says in place of its domains; None leaves it to a recipe."""
-        if self.auto is not None and not self.client and not self.server:
+        """Return what the file names; None if it names nothing."""
+        if not self.client and not self.server and not self.constraints:
             return None
-        if model.own_training:  # of the method it leaves the server's part
-            method = dataclasses.replace(method, client={})
-        usual = default_space(method, model.hyperparameters)
-        client = _real(self.client, {**method.client, **model.hyperparameters})
-        server = {} if self.auto is not None else usual.server
-        return Space({**usual.client, **client}, {**server, **_real(self.server, method.server)})
+        client = _real(self.client, {**({} if model.own_training else method.client), **model.hyperparameters})
+        return Space(client, _real(self.server, method.server), self.constraints)
 
 
 _PASSED = (

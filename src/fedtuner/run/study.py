@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,12 +21,12 @@ from fedtuner.core.records import Key, Plan, Report, State, Tally
 from fedtuner.core.round import Round
 from fedtuner.core.sampler import Sampler
 from fedtuner.core.schedule import METRICS, Schedule
-from fedtuner.core.setup import Setup, check_given, resolve, with_named_optimiser
+from fedtuner.core.setup import Setup, check_given, resolve, searched, with_named_optimiser
 from fedtuner.core.store import Store
 from fedtuner.core.tuner import Tuner
 from fedtuner.errors import Interrupted, SpecError, brief, suggest
 from fedtuner.run.asktell import AskTell
-from fedtuner.run.auto import auto
+from fedtuner.run.auto import auto, differing
 from fedtuner.run.forecast import Forecast, forecast
 from fedtuner.run.journal import Journal
 from fedtuner.run.result import Results
@@ -33,7 +34,7 @@ from fedtuner.run.session import Session, Watch, Where, load_state, play
 from fedtuner.run.warm import found_by, with_prior
 from fedtuner.run.watch import Meter, Show, showing, stoppable
 from fedtuner.run.watchers import watching
-from fedtuner.schedules import Alone, Halving, Patient
+from fedtuner.schedules import Alone, Duel, Halving, Patient
 from fedtuner.schedules.longer import Longer, links, original
 from fedtuner.space import Domain, Space
 from fedtuner.tables import Table
@@ -68,6 +69,8 @@ class Study(Results):
         # With real devices, the program around this one (Flower) prints our lines and handles signals.
         devices = self.problem.save_every_round
         shown = True if progress is None and devices else progress
+        if devices and shown is True and isinstance(self.schedule, Duel):
+            print(f"{label}: arms differ in {differing(self.describe())}", file=sys.stderr, flush=True)
         end = math.inf if timeout is None else time.monotonic() + checks.number("timeout", timeout)
         with showing(shown, label) as show, stoppable(not devices) as asked:
 
@@ -335,8 +338,12 @@ def _filled(problem: Federation, given: dict[str, Any], budget: int | None, reci
         if recipe is None:
             recipe = auto(budget)  # type: ignore[arg-type]  # budget is no None, and what it is auto checks
         checks.function("recipe", recipe, ", such as fedtuner.auto(500)")
-        given = recipe(problem, given)
-    settings = {"sampler": samplers.uniform, "tuner": none, "schedule": Halving(), **given}
+        made = recipe(problem, given)
+    else:
+        made = given
+    if made.get("space") is given["space"]:  # as the user gave it
+        made = {**made, "space": searched(made["method"], problem.model, made["space"])}
+    settings = {"sampler": samplers.uniform, "tuner": none, "schedule": Halving(), **made}
     if "include" in settings:
         settings["sampler"] = samplers.Include(settings.pop("include"), settings["sampler"])
     return settings
@@ -391,7 +398,8 @@ def tune(
 ) -> Study:
     """Tune a method's hyperparameters on a problem and return the finished study.
 
-    space       what is tuned; by default the hyperparameters of the method and of the model
+    space       only ranges that it names are searched; if it names none, the method's own ranges are, except of what it
+                sets to one value. None: all of the method's and the model's ranges; ``Space()``: nothing
     method      one of ``fedtuner.methods``, or its name: "fedprox"
     fedex       None: every arm has one client configuration, which only the schedule tunes; ``tuner=`` replaces FedEx
     schedule    by default the paper's successive halving, with 2000 rounds

@@ -10,7 +10,7 @@ from fedtuner import checks
 from fedtuner.core.sampler import Configs, Past
 from fedtuner.core.schedule import Schedule
 from fedtuner.rng import stream
-from fedtuner.space import Space, draw, near
+from fedtuner.space import Space
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Ball:
         checks.settle(self, eps=checks.number("sampler.eps", self.eps))
 
     def propose(self, space: Space, seed: int, id: int, first: int, past: Sequence[Past]) -> Configs:
-        centre = draw(space.client, stream(seed, "arm", 0, "client"))
-        client = near(space.client, centre, self.eps, stream(seed, "arm", 0, "candidate", id)) if id else centre
-        return client, draw(space.server, stream(seed, "arm", 0, "server"))
+        centre, server = space.draw(stream(seed, "arm", 0, "client"), stream(seed, "arm", 0, "server"))
+        near = space.near(centre, self.eps, stream(seed, "arm", 0, "candidate", id), server) if id else centre
+        return near, server
 
     def check(self, space: Space, schedule: Schedule) -> None:
         """Take everything."""

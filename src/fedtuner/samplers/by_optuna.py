@@ -20,9 +20,22 @@ from fedtuner import checks
 from fedtuner.core.sampler import Configs, Past
 from fedtuner.core.schedule import Schedule, outline
 from fedtuner.errors import SpecError, StoreError
-from fedtuner.rng import number
+from fedtuner.rng import number, stream
 from fedtuner.samplers.uniform import uniform
-from fedtuner.space import Choice, Domain, Float, Int, OneMinus, PowerOfTwo, Space, Value
+from fedtuner.space import (
+    Choice,
+    Domain,
+    Float,
+    Int,
+    OneMinus,
+    PowerOfTwo,
+    Space,
+    Value,
+    absent,
+    fixed,
+    settled,
+    unconditional,
+)
 from fedtuner.tables import kind_of
 
 if TYPE_CHECKING:
@@ -30,6 +43,7 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial
 
+_ASKED = 100  # proposals until one is drawn uniformly among those that constraints allow
 KINDS = ("tpe", "random", "gp", "cmaes")
 
 
@@ -82,18 +96,20 @@ class Optuna:
             study = _study()
             study.add_trials(known)
             study.sampler = self._sampler(seed, id)
-            return _configs(space, study.ask(distributions(space)).params)
+            return _allowed(study, space, seed, id)[0]
 
     def _replay(self, space: Space, seed: int, arms: Sequence[tuple[int, Past | None]]) -> Configs:
         """Ask for all arms in order, telling each its score when its bracket had finished: CMA-ES keeps a state."""
-        study, scored = _study(), 0
+        study, numbers = _study(), list[int]()
+        told = 0
         for id, (first, past) in enumerate(arms):
-            while scored < first:
-                study.tell(scored, _worst_if_infinite(arms[scored][1], [p for _, p in arms[:first] if p]))
-                scored += 1
+            while told < first:
+                score = _worst_if_infinite(arms[told][1], [p for _, p in arms[:first] if p])
+                study.tell(numbers[told], score)
+                told += 1
             study.sampler = self._sampler(seed, id)
-            params = study.ask(distributions(space)).params
-            configs = _configs(space, params)
+            configs, number = _allowed(study, space, seed, id)
+            numbers.append(number)
             if past is not None and not _same(past, configs):
                 raise StoreError(f"CMA-ES does not propose arm {id} as it was: use the Optuna that it began with")
         return configs
@@ -169,8 +185,9 @@ def axes(space: Space) -> dict[str, Axis]:
     made = {}
     for side, domains in (("client", space.client), ("server", space.server)):
         for name, domain in domains.items():
-            if not (isinstance(domain, Choice) and len(domain.values) == 1):
-                made[f"{side}.{name}"] = Axis(_distribution(domain, f"{side}.{name}"), domain)
+            if not fixed(domain):
+                plain = unconditional(domain)
+                made[f"{side}.{name}"] = Axis(_distribution(plain, f"{side}.{name}"), plain)
     return made
 
 
@@ -203,8 +220,21 @@ def _configs(space: Space, params: Mapping[str, Any]) -> Configs:
         for name, domain in domains.items():
             axis = named.get(f"{side}.{name}")
             config[name] = axis.value(params[f"{side}.{name}"]) if axis else domain.ends()[0]
-        found.append(config)
+        found.append(settled(domains, config))
     return found[0], found[1]
+
+
+def _allowed(study: Any, space: Space, seed: int, id: int) -> tuple[Configs, int]:
+    """Return what Optuna proposes, and the number of its trial; proposals that constraints forbid have failed."""
+    from optuna.trial import TrialState
+
+    for _ in range(_ASKED):
+        trial = study.ask(distributions(space))
+        configs = _configs(space, trial.params)
+        if space.allows(*configs):
+            return configs, trial.number
+        study.tell(trial.number, state=TrialState.FAIL)
+    return space.draw(stream(seed, "arm", id, "allowed")), study.ask(distributions(space)).number
 
 
 def _trial(space: Space, past: Past, score: float | None) -> FrozenTrial:
@@ -212,8 +242,11 @@ def _trial(space: Space, past: Past, score: float | None) -> FrozenTrial:
     from optuna.trial import TrialState, create_trial
 
     named = axes(space)
-    config = {f"client.{n}": v for n, v in past.arm.client.items()}
-    config |= {f"server.{n}": v for n, v in past.arm.server.items()}
+    config: dict[str, Any] = {}
+    for side, domains, given in (("client", space.client, past.arm.client), ("server", space.server, past.arm.server)):
+        left_out = absent(domains, given)  # Optuna is told the middle of the range in their place
+        config |= {f"{side}.{n}": v for n, v in given.items()}
+        config |= {f"{side}.{n}": domains[n].at(0.5) for n in left_out}  # type: ignore[attr-defined]
     return create_trial(
         state=TrialState.RUNNING if score is None else TrialState.COMPLETE,
         value=score,

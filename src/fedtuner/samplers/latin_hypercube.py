@@ -8,15 +8,15 @@ a factor of two of the best. In a Latin hypercube of n arms each n-th of every r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 from fedtuner import checks
 from fedtuner.core.sampler import Configs, Past
 from fedtuner.core.schedule import Schedule
 from fedtuner.errors import SpecError, brief
 from fedtuner.rng import stream
-from fedtuner.space import Config, Divisible, Domain, Float, Space, Value
+from fedtuner.space import TRIES, Config, Divisible, Domain, Float, Space, Value, When, settled, unconditional
 
 
 @dataclass(frozen=True)
@@ -41,20 +41,27 @@ class Stratified:
 
     def propose(self, space: Space, seed: int, id: int, first: int, past: Sequence[Past]) -> Configs:
         client = {name: self._near_centre(name, domain) for name, domain in space.client.items()}
-        return self._drawn("client", client, seed, id), self._drawn("server", space.server, seed, id)
+        for again in range(TRIES):  # where its part of the space is not allowed, an arm is dealt another
+            path = (seed, "strata", *(("again", again) if again else ()), id // self.arms)
+            drawn = self._drawn(path, "client", client, id), self._drawn(path, "server", space.server, id)
+            if space.allows(*drawn):
+                return drawn
+        return space.draw(stream(seed, "strata", "allowed", id))
 
-    def _drawn(self, side: str, domains: Mapping[str, Domain], seed: int, id: int) -> dict[str, Value]:
-        block, place = divmod(id, self.arms)
-        made = {}
+    def _drawn(self, path: tuple[Any, ...], side: str, domains: Mapping[str, Domain], id: int) -> dict[str, Value]:
+        seed, *purpose = path
+        place, made = id % self.arms, dict[str, Value]()
         for name, domain in domains.items():
-            parts = stream(seed, "strata", block, side, name).permutation(self.arms)
-            within = stream(seed, "strata", block, side, name, place).random()
+            parts = stream(seed, *purpose, side, name).permutation(self.arms)
+            within = stream(seed, *purpose, side, name, place).random()
             assert isinstance(domain, Divisible)  # as check() has seen
             made[name] = domain.at((int(parts[place]) + within) / self.arms)
-        return made
+        return settled(domains, made)
 
     def _near_centre(self, name: str, domain: Domain) -> Domain:
         centre = self.centre.get(name)
+        if isinstance(domain, When):
+            return replace(domain, inner=self._near_centre(name, domain.inner))
         if not isinstance(domain, Float) or not domain.log or isinstance(centre, (str, bool)) or not centre:
             return domain
         factor = 10.0**self.decades
@@ -65,8 +72,10 @@ class Stratified:
         """Refuse a centre that names no hyperparameter of the space, and domains of one's own without parts."""
         for side, domains in (("client", space.client), ("server", space.server)):
             for name, domain in domains.items():
-                if not isinstance(domain, Divisible):
-                    raise SpecError(f"{side}.{name}: {type(domain).__name__} has no at(u), so it has no strata")
+                if not isinstance(unconditional(domain), Divisible):
+                    raise SpecError(
+                        f"{side}.{name}: {type(unconditional(domain)).__name__} has no at(u), so it has no strata"
+                    )
         for name in self.centre:
             if name not in space.client:
                 raise SpecError(f"sampler.centre.{name}, but client.{name} is not tuned: leave it out")

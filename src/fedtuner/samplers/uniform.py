@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fedtuner.core.sampler import Configs, Past
 from fedtuner.core.schedule import Schedule
 from fedtuner.rng import stream
-from fedtuner.space import Space, draw
+from fedtuner.space import Space
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Uniform:
 
     def propose(self, space: Space, seed: int, id: int, first: int, past: Sequence[Past]) -> Configs:
         client, server = stream(seed, "arm", id, "client"), stream(seed, "arm", id, "server")
-        return draw(space.client, client), draw(space.server, server)
+        return space.draw(client, server)
 
     def check(self, space: Space, schedule: Schedule) -> None:
         """Take everything."""

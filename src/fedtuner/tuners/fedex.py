@@ -109,7 +109,7 @@ class FedEx:
             return parent
         known, p = self._known(arm)
         drawn = (
-            {**arm.client, **space.near(arm.client, self.eps, stream(seed, "arm", arm.id, "candidate", j))}
+            space.near(arm.client, self.eps, stream(seed, "arm", arm.id, "candidate", j), arm.server)
             for j in range(len(known), self.k)
         )
         gamma = float(stream(seed, "arm", arm.id, "gamma").random()) if self.gamma is None else self.gamma
