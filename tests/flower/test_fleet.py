@@ -26,6 +26,7 @@ import fedtuner as ft
 import toys
 from fedtuner.core.executor import Advance
 from fedtuner.core.method import defaults
+from fedtuner.core.privacy import Gaussian
 from fedtuner.core.records import Arm, Record, State
 from fedtuner.core.round import Round
 from fedtuner.core.schedule import outline
@@ -122,6 +123,7 @@ def test_a_fleet_gives_the_bits_of_a_simulation(name):
         {"schedule": ft.random_search(budget=12, longest=4)},
         pytest.param({"schedule": ft.hyperband(budget=40, longest=9)}, marks=pytest.mark.slow),
         {"fedex": None, "target": "global"},
+        {"method": ft.methods.fedavg, "privacy": Gaussian(50.0), "schedule": ft.random_search(budget=4, longest=2)},
         {"cohorts": "shared", "fedex": ft.FedEx(k=4, eps=1, step="adaptive", metric="loss", signal="improvement")},
         {"fedex": ft.FedEx(k=3, eps=0.5, tries="all")},
         {"fedex": ft.FedEx(k=4, eps=0.5, tries=2)},
@@ -130,7 +132,8 @@ def test_a_fleet_gives_the_bits_of_a_simulation(name):
     ids=lambda changed: " ".join(changed),
 )
 def test_so_do_all_settings(changed):
-    same(simulate(method=ft.methods.scaffold, **changed), tune(grid_of(), method=ft.methods.scaffold, **changed))
+    settings = {"method": ft.methods.scaffold, **changed}
+    same(simulate(**settings), tune(grid_of(), **settings))
 
 
 def test_a_method_and_a_task_of_ones_own():
