@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,6 +53,7 @@ def modules() -> list[str]:
     return sorted(str(file.relative_to(ROOT)) for file in ROOT.rglob("*.py"))
 
 
+@functools.cache
 def tree(file: str) -> ast.Module:
     return ast.parse((ROOT / file).read_text())
 

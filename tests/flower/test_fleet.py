@@ -107,7 +107,10 @@ def remembered(study: ft.Study, state: State) -> dict[Any, dict[str, bytes]]:
 # Equality
 
 
-@pytest.mark.parametrize("name", ["fedavg", "scaffold", "feddyn", "ditto", "fedpa"])
+@pytest.mark.parametrize(
+    "name",
+    ["fedavg", "scaffold", *(pytest.param(name, marks=pytest.mark.slow) for name in ("feddyn", "ditto", "fedpa"))],
+)
 def test_a_fleet_gives_the_bits_of_a_simulation(name):
     method = getattr(ft.methods, name)
     here = simulate(method=method)
@@ -644,7 +647,7 @@ def test_a_node_whose_reply_to_a_handshake_is_late_joins_when_it_arrives():
 # Checkpoints
 
 
-@pytest.mark.parametrize("after", [3, 17, 28])
+@pytest.mark.parametrize("after", [17, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 28))])
 def test_a_server_that_is_killed_continues_to_the_same_end(after, tmp_path):
     """A kill in mid-rung; the next run has other nodes for the same clients."""
 

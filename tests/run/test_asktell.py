@@ -83,7 +83,7 @@ def asked():
 
 
 @pytest.mark.parametrize("name", STUDIES)
-@pytest.mark.parametrize("spilled", [False, True], ids=["in states", "in files"])
+@pytest.mark.parametrize("spilled", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["in states", "in files"])
 def test_the_same_bits_as_tune(tmp_path, monkeypatch, name, spilled):
     if spilled:
         monkeypatch.setattr(memory, "LIMIT", 0)
@@ -95,7 +95,7 @@ def test_the_same_bits_as_tune(tmp_path, monkeypatch, name, spilled):
 
 
 @pytest.mark.parametrize("name", ["memory", "hyperband", "diverging", "children"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_rounds_in_flight_may_be_told_in_any_order(name, seed):
     rng, study, flying, most = random.Random(seed), prepare(**STUDIES[name]), [], 0
     while not study.finished:

@@ -35,7 +35,7 @@ BOHB = ft.hyperband(budget=120, longest=8, eta=2)  # 7 arms, 5 arms, 5 arms
 ONE_BY_ONE = ft.random_search(budget=24, longest=3, together=1)
 PAIRS = ft.random_search(budget=24, longest=3, together=2)
 EVERY = [
-    pytest.param("tpe", BOHB, id="bohb"),
+    pytest.param("tpe", BOHB, id="bohb", marks=pytest.mark.slow),
     pytest.param("tpe", ONE_BY_ONE, id="tpe"),
     pytest.param("gp", PAIRS, id="gp", marks=pytest.mark.slow),
     pytest.param("cmaes", ONE_BY_ONE, id="cmaes"),
