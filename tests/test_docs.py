@@ -110,6 +110,18 @@ def test_examples_run(example: Path, tmp_path: Path) -> None:
     assert run(example, cwd=tmp_path)
 
 
+def test_the_journey_needs_public_names_alone() -> None:
+    """And it passes through all that a user meets between a model and its export."""
+    tree = ast.parse((ROOT / "examples" / "journey.py").read_text())
+    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert not any(str(name).startswith("fedtuner") for name in modules)
+    used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not [name for name in used if name.startswith("_")]
+    of_ours = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and ast.unparse(n.value) == "ft"}
+    assert of_ours <= set(fedtuner.__all__)
+    assert {"forecast", "evaluate", "frame", "resume_winner", "retrain", "export", "load", "f1", "Interrupted"} <= used
+
+
 @pytest.mark.slow
 def test_example_study_runs(tmp_path: Path) -> None:
     small = ("--set", "schedule.budget=30", "--set", "schedule.longest=10")
