@@ -357,6 +357,7 @@ def test_screens_are_values():
         "worst": "inf",
         "least": "-inf",
         "times": 100.0,
+        "undefined": False,
     }
 
 

@@ -233,6 +233,7 @@ def test_what_is_drawn_stands_in_the_run_config_too():
     assert {context.run_config["lr"] for context in grid.contexts.values()} == {0.3}
 
 
+@pytest.mark.filterwarnings("ignore:not searched")
 def test_settings_in_the_run_config():
     run_config = {"lr": 0.1, "fedtuner.budget": 10, "fedtuner.cohort": 0.5, "fedtuner.target": "global"}
     settings = ft.flower.settings(run_config)
@@ -253,6 +254,7 @@ def by_budget(grid: MemoryGrid, space: ft.Space, **more: Any) -> ft.Study:
     return ft.tune(problem, space, budget=70, cohort=3, progress=False, **more)
 
 
+@pytest.mark.filterwarnings("ignore:not searched")
 def test_a_budget_needs_what_the_app_has_today():
     """An app that reads config["lr"] has no default arm otherwise."""
     grid = grid_of(ft.flower.tuned(plain_app([])))

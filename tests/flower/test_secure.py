@@ -357,7 +357,7 @@ def test_what_the_optimiser_asks_is_that_of_the_change_that_is_sent():
     limits = Limits.of(scale(ft.FedEx(k=1)), 1.0, 0.0, ft.FedEx(k=1))
     assert not impossible(mean, 2, scale(ft.FedEx(k=1)), limits)
     wrong = impossible([*mean[:2], mean[2] + 1.1 * RANGES.clip], 2, scale(ft.FedEx(k=1)), limits)
-    assert wrong.startswith("an entry of what the optimiser asks for is 2.25 clips, but must be at most 2")
+    assert wrong.startswith("an entry of what is asked for besides is 2.25 clips, but must be at most 2")
     far = report([4.0, 0, 0], 25, metrics, metrics)
     huge = contribution(far, 0.5, 1, scale(ft.FedEx(k=1)), lambda d: {"x": 1e12 * d})
     assert tally_of(huge, 1, scale(ft.FedEx(k=1)), {"x": np.zeros(3)}).bounded == 1

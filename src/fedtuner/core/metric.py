@@ -64,6 +64,7 @@ class Metric:
     value: Callable[..., Any] | None
     sums: Sums | None
     pooled: bool
+    size: int | None  # how many sums there are: needed where devices send them
 
     def __init__(
         self,
@@ -75,6 +76,7 @@ class Metric:
         value: Callable[..., Any] | None = None,
         sums: Sums | None = None,
         pooled: bool | None = None,
+        size: int | None = None,
     ) -> None:
         if not isinstance(name, str) or not name.isprintable() or not name.strip():
             raise SpecError(f"a metric has the name {brief(name)}, but must have one of one line")
@@ -93,7 +95,7 @@ class Metric:
         pooled = sums is not None if pooled is None else bool(pooled)
         checks.settle(
             self, name=name, worst=float(worst), rate=rate, maximise=bool(maximise), value=value, sums=sums,
-            pooled=pooled,
+            pooled=pooled, size=None if size is None else checks.whole(f"{name}: size", size),
         )  # fmt: skip
 
     def turned(self, number: float) -> float:
@@ -146,6 +148,11 @@ class Metric:
         if lost:
             error = self.worst if lost == 1 or math.isinf(self.worst) else (1 - lost) * error + lost * self.worst
         return replace(mean, error=error, sums=tuple(map(float, total)))
+
+    @property
+    def sent(self) -> int:
+        """How many sums a client sends; 0 where they are not needed."""
+        return (self.size or 0) if self.pooled else 0
 
     def error_of(self, value: Any) -> float:
         """Return the error of a value; NaN for None: not defined."""
@@ -210,7 +217,7 @@ def f1(classes: int = 2, *, positive: int | None = None, pooled: bool = True) ->
     count = checks.whole("classes", classes, 2)
     positive = 1 if positive is None and count == 2 else positive
     of = tuple(range(count)) if positive is None else (checks.whole("positive", positive, 0, count - 1),)
-    return Metric("f1", rate=True, maximise=True, value=_f1, sums=_Confusion(of), pooled=pooled)
+    return Metric("f1", rate=True, maximise=True, value=_f1, sums=_Confusion(of), pooled=pooled, size=3 * len(of))
 
 
 @dataclass(frozen=True)
@@ -245,7 +252,7 @@ def auc(bins: int = 1000, *, logits: bool = True, pooled: bool = True) -> Metric
     there is one class alone. Pooled it is that of all clients' examples together.
     """
     sums = _Histogram(checks.whole("bins", bins, 2), bool(logits))
-    return Metric("auc", rate=True, maximise=True, value=_auc, sums=sums, pooled=pooled)
+    return Metric("auc", rate=True, maximise=True, value=_auc, sums=sums, pooled=pooled, size=2 * bins)
 
 
 def _right(output: Any, y: Any) -> tuple[float, float]:
@@ -259,4 +266,4 @@ def _ratio(sums: NDArray[np.float64]) -> float:
 
 def accuracy() -> Metric:
     """Return the share of examples whose highest score is that of their class: 1 minus the arg-max error."""
-    return Metric("accuracy", rate=True, maximise=True, value=_ratio, sums=_right)
+    return Metric("accuracy", rate=True, maximise=True, value=_ratio, sums=_right, size=2)

@@ -39,6 +39,7 @@ class Values:
     worst: float = 1.0  # 1 where errors are rates, else infinity
     least: float = 0.0  # minus infinity where a loss may be negative
     times: float = 100.0
+    undefined: bool = False  # whether an error may be NaN: the metric is not defined for every client
 
     def __post_init__(self) -> None:
         checks.number("values.times", self.times, 1)
@@ -59,11 +60,12 @@ class Values:
         return Tried(tried.label, penalised(tried.before, self.worst), penalised(tried.after, self.worst))
 
     def _possible(self, tried: Tried) -> bool:
-        rates = math.isfinite(self.worst)
-        low, high = (0.0, self.worst) if rates else (self.least, math.inf)
-        return all(
-            not m.count or (m.loss >= self.least and low <= m.error <= high) for m in (tried.before, tried.after)
-        )
+        low, high = (0.0, self.worst) if math.isfinite(self.worst) else (self.least, math.inf)
+
+        def possible(m: Metrics) -> bool:
+            return m.loss >= self.least and (low <= m.error <= high or (self.undefined and m.undefined))
+
+        return all(not m.count or possible(m) for m in (tried.before, tried.after))
 
     def _limits(self, metrics: Sequence[Metrics]) -> _Cut:
         there = [m for m in metrics if m.count]
@@ -71,7 +73,7 @@ class Values:
         return _Cut(loss, math.inf if math.isfinite(self.worst) else self._limit([m.error for m in there]))
 
     def _limit(self, values: Sequence[float]) -> float:
-        sizes = sorted(abs(value) for value in values if value)
+        sizes = sorted(abs(value) for value in values if value and not math.isnan(value))
         return self.times * sizes[len(sizes) // 2] if sizes else math.inf
 
 
@@ -150,8 +152,13 @@ def _cut(report: Report, train: int, valid: int) -> Report:
     if report.examples <= train and report.before.count <= valid:
         return report
     count = min(report.before.count, valid)
-    tried = tuple(Tried(t.label, replace(t.before, count=count), replace(t.after, count=count)) for t in report.tried)
+    tried = tuple(Tried(t.label, _counting(t.before, count), _counting(t.after, count)) for t in report.tried)
     return replace(report, examples=min(report.examples, train), tried=tried)
+
+
+def _counting(metrics: Metrics, count: int) -> Metrics:
+    """Return metrics that count as those of fewer examples."""
+    return replace(metrics, count=count, sums=tuple(x * count / metrics.count for x in metrics.sums))
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from fedtuner.core.across import ACROSS, ALL, GROUP
 from fedtuner.core.engine import ENGINES
 from fedtuner.core.federation import Federation
 from fedtuner.core.method import Method, Optimiser, check, default_space, defaults
+from fedtuner.core.metric import Metric
 from fedtuner.core.model import Hyper, Model
 from fedtuner.core.sampler import Sampler
 from fedtuner.core.schedule import TARGETS, Schedule
@@ -140,6 +141,7 @@ def resolve(federation: Federation, **given: Any) -> Setup:
         )
     if setup.across == GROUP and not federation.groups:
         raise SpecError(f"across = {GROUP!r}, but clients have no groups: give Simulation(..., groups={{id: group}})")
+    _check_metric(model.metric, setup, federation)
     if federation.shows == "sums":
         if setup.privacy is not None:
             raise SpecError("privacy bounds single reports, but with secure aggregation there are none: leave it out")
@@ -301,6 +303,18 @@ def _check_optimisers(setup: Setup) -> None:
     for name in named.ends() if named else (default,):
         if setup.method.optimisers[str(name)].extra(np.zeros(1, np.float32)):
             raise SpecError(f"server.optimiser = {name!r} reads more than changes, which are private: use sgd")
+
+
+def _check_metric(metric: Metric, setup: Setup, federation: Federation) -> None:
+    """Refuse metrics that devices, secure sums or noise cannot carry."""
+    if metric.pooled and setup.privacy is not None:
+        raise SpecError(f"{metric.name} is pooled, but privacy adds noise to clients' values alone: give pooled=False")
+    if metric.pooled and metric.size is None and federation.executor is not None:
+        raise SpecError(
+            f"{metric.name} is pooled over devices, but how many sums they send is not known: give Metric(size=)"
+        )
+    if metric.value is not None and not metric.pooled and federation.shows == "sums":
+        raise SpecError(f"{metric.name} may be undefined for a client, which secure sums cannot tell: give sums=")
 
 
 def _check_sums(setup: Setup, how: str) -> None:

@@ -111,7 +111,8 @@ class Fleet(FederationDefaults):
         self.name, self.least, self.wait, self.deadline = name, least, float(wait), float(deadline)
         self.least_loss = least_loss
         weights = Weights() if most_examples is None else Weights(most_examples, share=1.0)
-        screens = (Values(self.model.metric.worst, least_loss), weights, Norm(trainable=self.model.trainable))
+        values = Values(self.model.metric.worst, least_loss, undefined=self.model.metric.value is not None)
+        screens = (values, weights, Norm(trainable=self.model.trainable))
         self.shows, self.screens = ("reports", screens) if secure is None else ("sums", ())
         self.faults: Counter[str] = Counter()  # what went wrong, by kind
         self.out: tuple[int, ...] = ()  # arms that get no more rounds

@@ -99,6 +99,11 @@ def report_content(report: Report, arrays: ArrayRecord) -> RecordDict:
     for name in MEASURED:
         metric, when = name.split("_")
         numbers[name] = [float(getattr(getattr(tried, when), metric)) for tried in report.tried]
+    for when in ("before", "after"):
+        parts = [getattr(tried, when).sums for tried in report.tried]
+        size = max(map(len, parts))
+        if size:  # of a pooled metric; a model that is not finite has none
+            numbers[f"sums_{when}"] = [float(x) for part in parts for x in part or (0.0,) * size]
     vectors = {**_if_any(EXTRA, report.extra), **_if_any(MEMORY, report.memory)}
     return RecordDict({ARRAYS: arrays, REPORT: MetricRecord(numbers), **vectors})
 

@@ -39,13 +39,16 @@ class Limits:
         return Limits(loss, error, (max(min(values), -scale.value), min(max(values), scale.value)))
 
 
-def impossible(mean: Sequence[Floats], clients: int, scale: Scale, limits: Limits) -> str:
-    """Return why a mean of contributions cannot be one of so many honest clients; empty if it can be."""
+def impossible(mean: Sequence[Floats], clients: int, scale: Scale, limits: Limits, some: bool = False) -> str:
+    """Return why a mean of contributions cannot be one of so many honest clients; empty if it can be.
+
+    ``some``: clients for whom the metric is not defined say nothing of their label.
+    """
     change, numbers, *asked = (clients * np.asarray(part, np.float64) for part in mean)
     if not all(np.isfinite(part).all() for part in (change, numbers, *asked)):
         return "a number is not finite, but must be"
     slack = clients * _ROUNDING
-    for name, entries in (("the update", change), *(("what the optimiser asks for", part) for part in asked)):
+    for name, entries in (("the update", change), *(("what is asked for besides", part) for part in asked)):
         furthest = float(np.abs(entries).max(initial=0.0)) / scale.clip
         if furthest > clients + slack:
             return f"an entry of {name} is {furthest:.3g} clips, but must be at most {clients}"
@@ -55,7 +58,7 @@ def impossible(mean: Sequence[Floats], clients: int, scale: Scale, limits: Limit
             return f"{name} = {found:.3g}, but must be from {low:.3g} to {high:.3g}"
     k = (parts.size - TOTALS) // 2
     valid, labels = float(parts[1]), float(parts[TOTALS + k :].sum())
-    if abs(valid - labels) > (k + 1) * slack:
+    if (labels - valid if some else abs(valid - labels)) > (k + 1) * slack:
         most = scale.examples
         return f"|V| of all labels = {labels * most:.3g}, but must be |V| = {valid * most:.3g}"
     return ""
@@ -91,4 +94,4 @@ def _within(metrics: Metrics, limits: Limits) -> Metrics:
         min(max(found, low), high)
         for found, (low, high) in ((metrics.loss, limits.loss), (metrics.error, limits.error))
     )
-    return Metrics(loss, error, metrics.count) if metrics.count else metrics
+    return replace(metrics, loss=loss, error=error) if metrics.count else metrics

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
@@ -35,6 +36,8 @@ class Expected:
     extra: Shapes
     memory: Shapes
     recount: Recount | None = None
+    sums: int = 0  # numbers that a client sends of a pooled metric
+    rate: bool = True  # whether these are counts of examples, as a rate's are
 
     def read(self, content: RecordDict, job: Job) -> Report:
         """Return the report on a job, or raise ``MalformedError``.
@@ -65,14 +68,27 @@ class Expected:
         for name, values in columns.items():
             if not isinstance(values, list) or len(values) != len(job.choices):
                 raise MalformedError(f"{name} = {brief(values)}, but must be a list of {len(job.choices)} numbers")
-        for choice, row in zip(job.choices, zip(*columns.values(), strict=True), strict=True):
-            yield Tried(choice.label, self._metrics(row[:2], count), self._metrics(row[2:], count))
+        before, after = (self._sums(numbers, f"sums_{when}", len(job.choices), count) for when in ("before", "after"))
+        for n, (choice, row) in enumerate(zip(job.choices, zip(*columns.values(), strict=True), strict=True)):
+            yield Tried(choice.label, self._metrics(row[:2], count, before[n]), self._metrics(row[2:], count, after[n]))
 
-    def _metrics(self, measured: tuple[float, ...], count: int) -> Metrics:
+    def _metrics(self, measured: tuple[float, ...], count: int, sums: tuple[float, ...]) -> Metrics:
         if not count:
             return NOTHING
         loss, error = measured
-        return penalised(Metrics(float(loss), float(error), count), self.worst)
+        return penalised(Metrics(float(loss), float(error), count, sums), self.worst)
+
+    def _sums(self, numbers: MetricRecord, name: str, tried: int, count: int) -> list[tuple[float, ...]]:
+        """Return the sums of each choice; none where the client sends none."""
+        given: Any = numbers.get(name)
+        if not self.sums or given is None:
+            return [()] * tried
+        if not isinstance(given, list) or len(given) != tried * self.sums:
+            raise MalformedError(f"{name} must be a list of {tried * self.sums} numbers")
+        most = count if self.rate else math.inf
+        if not all(math.isfinite(x) and abs(x) <= most for x in given):
+            raise MalformedError(f"{name} has numbers that are not finite, or more than the {count} examples")
+        return [tuple(map(float, given[n * self.sums : (n + 1) * self.sums])) for n in range(tried)]
 
 
 def expected(plan: Plan, method: Method, model: Model, wire: Wire) -> Expected:
@@ -82,7 +98,8 @@ def expected(plan: Plan, method: Method, model: Model, wire: Wire) -> Expected:
     added = {name: v.shape for name, v in optimiser.extra(np.zeros(model.trainable, np.float32)).items()}
     sent = {} if wire.own_training else {**extra, **added}
     recount = None if wire.own_training else method.recount
-    return Expected(plan, wire, model.metric.worst, model.trainable, optimiser, sent, memory, recount)
+    of = model.metric
+    return Expected(plan, wire, of.worst, model.trainable, optimiser, sent, memory, recount, of.sent, of.rate)
 
 
 def _shapes(declared: Mapping[str, Shape], model: Model) -> Shapes:

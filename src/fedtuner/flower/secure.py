@@ -7,7 +7,8 @@ masks. The server sends w, theta and all candidates; the client draws its candid
     |T| (w_i - w), |T|, |V|, |V| loss and |V| error before and after, 1 if its update broke, 1 if it was cut to the
     range, S_1..S_k, N_1..N_k,
 
-and, where the server's optimiser asks for numbers of a change (FedExP's |w_i - w|^2), a vector of |T| times these.
+and, where the server's optimiser asks for numbers of a change (FedExP's |w_i - w|^2), a vector of |T| times these;
+and, where the metric is pooled (F1, AUC), the sums that it is computed from, before and after.
 
 The server, and anybody who reads its messages, still sees which nodes take part and when, how long they take, the sizes
 of messages, the ids and model sizes of the handshake, which clients dropped out, and the sums. A sum over few clients
@@ -196,7 +197,8 @@ def secure_train(
         ranges = SecAgg(what["clip"], what["most_examples"], what["most_loss"])
         scale = Scale.of(ranges, Offer(configs, tuner).metric, task.metric.worst)
         extra = asked_of(method, plan.server, task.trainable)
-        vectors = contribution(report, tuner.value(report.tried[0]), len(configs), scale, extra)
+        value, sums = tuner.value(report.tried[0]), task.metric.sent
+        vectors = contribution(report, value, len(configs), scale, extra, sums)
         # SecAgg+ sends the number of examples in plaintext: with 1 for each client it reveals nothing, and SecAgg+
         # returns the plain mean.
         result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(vectors), 1, {})
@@ -212,10 +214,13 @@ def _nothing(change: Vector) -> Vectors:
     return {}
 
 
-def contribution(report: Report, value: float, k: int, scale: Scale, extra: Extra = _nothing) -> list[Floats]:
+def contribution(
+    report: Report, value: float, k: int, scale: Scale, extra: Extra = _nothing, sums: int = 0
+) -> list[Floats]:
     """Return a client's part of the sums: its weighted change, and its numbers, all within [-clip, clip].
 
-    ``value`` is what the tuner makes of its measurement, ``k`` how many labels there are.
+    ``value`` is what the tuner makes of its measurement, ``k`` how many labels there are, ``sums`` how many numbers a
+    pooled metric is made of. Where that is not defined for the client, it says nothing of its label.
     """
     train = min(report.examples, scale.examples) / scale.examples if report.finite else 0.0
     valid = min(report.after.count, scale.examples) / scale.examples
@@ -226,8 +231,9 @@ def contribution(report: Report, value: float, k: int, scale: Scale, extra: Extr
         before, after, label = report.before, report.after, report.tried[0].label
         numbers[2:4] = valid * _part(before.loss, scale.loss), valid * _part(before.error, scale.error)
         numbers[4:6] = valid * _part(after.loss, scale.loss), valid * _part(after.error, scale.error)
-        numbers[TOTALS + label] = valid * _part(value, scale.value)
-        numbers[TOTALS + k + label] = valid
+        if not sums or not math.isnan(value):
+            numbers[TOTALS + label] = valid * _part(value, scale.value)
+            numbers[TOTALS + k + label] = valid
     kept = np.clip(change, -scale.clip, scale.clip)
     with np.errstate(over="ignore"):
         asked = extra(np.asarray(kept / (train or 1.0), np.float32))  # of the change as it is sent
@@ -235,13 +241,17 @@ def contribution(report: Report, value: float, k: int, scale: Scale, extra: Extr
     sent = np.clip(weighted, -_TOP, _TOP)
     numbers[6:8] = not report.finite, bool((kept != change).any() or (sent != weighted).any())
     further = [scale.clip * np.concatenate(parts_of(sent))] if sent.size else []
+    if sums:
+        counted = min(1.0, scale.examples / max(report.after.count, 1))
+        of_metric = np.concatenate([m.sums or np.zeros(sums) for m in (report.before, report.after)], dtype=np.float64)
+        further.append(scale.clip * np.concatenate(parts_of(np.clip(counted * of_metric, -_TOP, _TOP))))
     return [kept, scale.clip * numbers, *further]
 
 
-def shape_of(asked: Vectors) -> list[tuple[int]]:
-    """Return the shape of the vector of what an optimiser asks for; none where it asks for nothing."""
+def shape_of(asked: Vectors, sums: int = 0) -> list[tuple[int]]:
+    """Return the shapes of the vectors of what an optimiser asks for, and of a pooled metric's sums, if any."""
     size = sum(v.size for v in asked.values())
-    return [(_PARTS * size,)] if size else []
+    return [(_PARTS * n,) for n in (size, 2 * sums) if n]
 
 
 def parts_of(numbers: Floats) -> list[Floats]:
@@ -261,22 +271,28 @@ def number_of(parts: Floats) -> Floats:
     return np.asarray(last * _TOP)
 
 
-def tally_of(mean: Sequence[Floats], clients: int, scale: Scale, asked: Vectors | None = None) -> Tally:
+def tally_of(mean: Sequence[Floats], clients: int, scale: Scale, asked: Vectors | None = None, sums: int = 0) -> Tally:
     """Return the tally of ``clients`` clients, from the mean of their contributions; counts are rounded.
 
     ``asked`` has vectors of the names and shapes of those that the optimiser asks for.
     """
     change, numbers, *further = (clients * np.asarray(part, np.float64) for part in mean)
     numbers = numbers / scale.clip
+    held = (
+        [tuple(map(float, part)) for part in number_of(further.pop() / scale.clip).reshape(2, -1)] if sums else [(), ()]
+    )
     most, k = scale.examples, (numbers.size - TOTALS) // 2
     examples, validated = (max(0, round(float(x) * most)) for x in numbers[:2])
     broken, cut = (max(0, round(float(x))) for x in numbers[6:8])
     per_example = most / validated if validated else math.nan
     before, after = (
         Metrics(
-            float(numbers[n] * per_example * scale.loss), float(numbers[n + 1] * per_example * scale.error), validated
+            float(numbers[n] * per_example * scale.loss),
+            float(numbers[n + 1] * per_example * scale.error),
+            validated,
+            of_metric,
         )
-        for n in (2, 4)
+        for n, of_metric in zip((2, 4), held, strict=True)
     )
     values, counts = numbers[TOTALS : TOTALS + k] * most * scale.value, np.rint(numbers[TOTALS + k :] * most)
     seen = tuple(Seen((j,), (float(values[j] / counts[j]),), float(counts[j])) for j in range(k) if counts[j] > 0)

@@ -21,6 +21,7 @@ from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECOR
 from flwr.serverapp import Grid
 
 from fedtuner.core.executor import Advance, Progress, Stop
+from fedtuner.core.metric import Metric, Metrics
 from fedtuner.core.model import Vectors
 from fedtuner.core.records import Plan, Tally
 from fedtuner.core.round import Round
@@ -90,7 +91,8 @@ class SecureRounds:
             if part is None or not part.reported:
                 raise FleetError(f"the secure sum of an evaluation failed: {self._why}")
             sums.append(part)
-        before, after = (mean_metrics([getattr(part, when) for part in sums]) for when in ("before", "after"))
+        metrics = ([getattr(part, when) for part in sums] for when in ("before", "after"))
+        before, after = (self._fleet.model.metric.pool(some, mean_metrics(some)) for some in metrics)
         reported = sum(part.reported for part in sums)
         return Tally(asked=len(plan.jobs), reported=reported, trainings=reported, before=before, after=after)
 
@@ -101,8 +103,8 @@ class SecureRounds:
         """Return the sums over a plan's clients, without those that failed; None if too few are left."""
         fleet, name = self._fleet, f"arm {plan.arm}, round {plan.round + 1}"
         client_at = {node: job.client for job in plan.jobs if (node := fleet.node_of(job.client)) is not None}
-        nodes, unusable = list(client_at), set[int]()
-        shapes = [plan.w.shape, (secure.TOTALS + 2 * len(offer.configs),), *shape_of(self._asked(plan))]
+        nodes, unusable, sums = list(client_at), set[int](), fleet.model.metric.sent
+        shapes = [plan.w.shape, (secure.TOTALS + 2 * len(offer.configs),), *shape_of(self._asked(plan), sums)]
         what = order(plan, self._round.setup.method.name, self._ranges, offer)
         if len(nodes) < FEWEST:
             raise FleetError(f"{name}: a secure sum needs {FEWEST} clients, but {len(nodes)} are there: raise least=")
@@ -125,11 +127,13 @@ class SecureRounds:
 
     def _tally_of(self, strategy: _OneRound, plan: Plan, offer: Offer, failed: str) -> Tally:
         """Return a sum as a tally; one that cannot be is left out: its round is done, and nobody has reported."""
-        fleet, name, worst = self._fleet, f"arm {plan.arm}, round {plan.round + 1}", self._fleet.model.metric.worst
+        fleet, name, metric = self._fleet, f"arm {plan.arm}, round {plan.round + 1}", self._fleet.model.metric
         clients = strategy.clients or len(strategy.nodes)
-        scale = Scale.of(self._ranges, offer.metric, worst)
-        limits = Limits.of(scale, worst, fleet.least_loss, offer.tuner)
-        wrong = failed if strategy.mean is None else impossible(strategy.mean, clients, scale, limits)
+        scale = Scale.of(self._ranges, offer.metric, metric.worst)
+        limits = Limits.of(scale, metric.worst, fleet.least_loss, offer.tuner)
+        wrong = (
+            failed if strategy.mean is None else impossible(strategy.mean, clients, scale, limits, bool(metric.sent))
+        )
         if wrong:
             self._why = f"the sum over {clients} clients is left out: {wrong}; negative losses: Fleet(least_loss=)"
             fleet.fault("impossible", f"{name}: {self._why}", arm=plan.arm, round=plan.round + 1)
@@ -139,12 +143,20 @@ class SecureRounds:
             return Tally(asked=len(plan.jobs), bounded=clients, trainings=clients)
         self._refused = 0
         assert strategy.mean is not None
-        tally = within(tally_of(strategy.mean, clients, scale, self._asked(plan)), limits)
+        tally = within(tally_of(strategy.mean, clients, scale, self._asked(plan), metric.sent), limits)
+        tally = replace(tally, before=metric.pool([tally.before], tally.before), after=self._pooled(tally, metric))
         if tally.bounded:
             cut = f"{tally.bounded} of {tally.reported} updates were cut to {scale.clip:g}: raise SecAgg(clip=)"
             fleet.fault("cut", f"{name}: {cut}", arm=plan.arm, round=plan.round + 1)
         seen = [replace(s, configs=tuple(offer.configs[j] for j in s.labels)) for s in tally.seen]
         return replace(tally, asked=len(plan.jobs), seen=tuple(seen))
+
+    def _pooled(self, tally: Tally, metric: Metric) -> Metrics:
+        """Return the metrics after local training; of a pooled metric the clients whose update broke are the worst."""
+        made, broken = metric.pool([tally.after], tally.after), tally.broken / max(1, tally.reported)
+        if not metric.sent or not broken:
+            return made
+        return replace(made, error=metric.worst if broken == 1 else (1 - broken) * made.error + broken * metric.worst)
 
     def _asked(self, plan: Plan) -> Vectors:
         """Return vectors of the names and shapes of those that the server's optimiser asks for."""
