@@ -1,7 +1,7 @@
 """The whole way of a new user, in the order in which one walks it.
 
-Own CNN, own data, FedProx, F1; a look ahead, a study that is interrupted and continued; a frame, the winner trained on and
-again; an export that is loaded into one's own module; the next study, which starts from this one.
+Own CNN, own data, FedProx, F1; a look ahead, a study that is interrupted and continued; a frame, the winner trained on
+and again; an export that is loaded into one's own module; the next study, which starts from this one.
 """
 
 import runpy
