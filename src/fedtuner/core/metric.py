@@ -35,7 +35,6 @@ class Metrics:
 
     @property
     def finite(self) -> bool:
-        """Whether the loss is finite."""
         return math.isfinite(self.loss)
 
     @property
@@ -67,17 +66,10 @@ class Metric:
     size: int | None  # how many sums there are: needed where devices send them
 
     def __init__(
-        self,
-        name: str = "error",
-        worst: float | None = None,
-        *,
-        rate: bool | None = None,
-        maximise: bool = False,
-        value: Callable[..., Any] | None = None,
-        sums: Sums | None = None,
-        pooled: bool | None = None,
-        size: int | None = None,
-    ) -> None:
+        self, name: str = "error", worst: float | None = None,
+        *, rate: bool | None = None, maximise: bool = False, value: Callable[..., Any] | None = None,
+        sums: Sums | None = None, pooled: bool | None = None, size: int | None = None,
+    ) -> None:  # fmt: skip
         if not isinstance(name, str) or not name.isprintable() or not name.strip():
             raise SpecError(f"a metric has the name {brief(name)}, but must have one of one line")
         for what, given in (("value", value), ("sums", sums)):

@@ -122,14 +122,9 @@ class Plan:
         return tuple(Tried(c.label, *pair) for c, pair in zip(job.choices, measured, strict=True))
 
     def tally(
-        self,
-        change: Vector | None,
-        examples: int,
-        before: Metrics,
-        after: Metrics,
-        values: Mapping[int, tuple[float, float]],
-        reported: int | None = None,
-    ) -> Tally:
+        self, change: Vector | None, examples: int, before: Metrics, after: Metrics,
+        values: Mapping[int, tuple[float, float]], reported: int | None = None,
+    ) -> Tally:  # fmt: skip
         """Return the tally of a round whose reports were aggregated elsewhere: for servers outside fedtuner.
 
         ``change`` is the mean of w_i - w by |T|, None if nobody trained; ``examples`` is the sum of |T|; ``before`` and

@@ -22,12 +22,9 @@ FORMATS = tuple(ABOUT)
 
 
 def picture(
-    draw: Callable[[Figure], None],
-    size: tuple[float, float],
-    font: float,
-    dpi: int,
+    draw: Callable[[Figure], None], size: tuple[float, float], font: float, dpi: int,
     formats: Iterable[str] = ("png", "svg"),
-) -> dict[str, bytes]:
+) -> dict[str, bytes]:  # fmt: skip
     """Return what a function draws on a canvas of this size in inches, by format: {"png": ..., "svg": ...}."""
     import matplotlib
     from matplotlib.figure import Figure

@@ -37,14 +37,10 @@ class Learner(NamedArrays):
     """
 
     def __init__(
-        self,
-        arrays: Mapping[str, Any],
-        fit: Callable[[Arrays, Any, Config, int], Mapping[str, Any]],
+        self, arrays: Mapping[str, Any], fit: Callable[[Arrays, Any, Config, int], Mapping[str, Any]],
         evaluate: Callable[[Arrays, Any, Config], Any],
-        *,
-        hyperparameters: Mapping[str, Hyper] | None = None,
-        metric: Metric | None = None,
-    ) -> None:
+        *, hyperparameters: Mapping[str, Hyper] | None = None, metric: Metric | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(arrays, metric)
         checks.function("fit", fit)
         checks.function("evaluate", evaluate)
@@ -53,16 +49,13 @@ class Learner(NamedArrays):
         self.code = {"fit": known_by(fit), "evaluate": known_by(evaluate)}
 
     def prepare(self, split: Any) -> Given:
-        """Return the split with its length."""
         sized = split[1] if isinstance(split, tuple) and len(split) == 2 else split
         return Given(split, 0 if split is None else len(sized))
 
     def fit(self, w: Vector, data: Given, config: Config, seed: int) -> Vector:
-        """Return w after the user's training."""
         return self.vector(self._fit(self.arrays(w), data.split, config, seed)) if len(data) else w
 
     def evaluate(self, w: Vector, data: Given, config: Config) -> Metrics:
-        """Return what the user's function measures."""
         if not len(data):
             return NOTHING
         found = self._evaluate(self.arrays(w), data.split, config)

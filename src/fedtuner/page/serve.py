@@ -63,7 +63,6 @@ class Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "fedtuner", ""
 
     def do_GET(self) -> None:
-        """Answer a request for the page or the view."""
         if self.headers.get("Host") not in self.server.names:
             return self._answer(403, "text/plain", b"This server answers on 127.0.0.1 alone.\n")
         live = self.server.live
@@ -109,7 +108,6 @@ class Server(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """Where the page is."""
         return f"http://{HOST}:{self.server_port}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:

@@ -50,14 +50,10 @@ class Auto:
     decades: float = 1.5  # on both sides of a default step size, how far arms go
 
     def __init__(
-        self,
-        budget: int,
-        *,
-        arms: int | None = None,
-        vary: Sequence[str] | None = None,
-        max_work: float | None = None,
+        self, budget: int,
+        *, arms: int | None = None, vary: Sequence[str] | None = None, max_work: float | None = None,
         decades: float = 1.5,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if max_work is not None:
             max_work = checks.number("max_work", max_work, 1)
         if vary is not None and (isinstance(vary, str) or not all(isinstance(name, str) for name in vary)):

@@ -190,7 +190,6 @@ class Journal:
 
     @property
     def metric(self) -> Metric:
-        """The problem's metric."""
         assert self.begun is not None
         return Metric.of(self.begun.federation)
 

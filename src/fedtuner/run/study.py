@@ -154,14 +154,9 @@ class Study(Results):
         return load_state(self.where.store, Round(self.setup, self.problem), self.journal, key)
 
     def evaluate(
-        self,
-        split: str = "test",
-        config: str = "mode",
-        metric: str | None = None,
-        rounds: int | None = None,
-        *,
-        across: str = ALL,
-    ) -> dict[str, float]:
+        self, split: str = "test", config: str = "mode", metric: str | None = None, rounds: int | None = None,
+        *, across: str = ALL,
+    ) -> dict[str, float]:  # fmt: skip
         """Return the winner's metric over all clients: of the server's model, and after each client's fine-tuning.
 
         It is the problem's metric in its own units; or the ``"loss"``, or the ``"error"`` that arms are compared by,

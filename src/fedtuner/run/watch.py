@@ -63,7 +63,6 @@ class Meter:
             self._shown, self._at = (used, planned), now
 
     def status(self) -> Status:
-        """Return how far the session is."""
         session, journal, scoring = self._session, self._session.journal, self._session.setup.schedule.scoring
         used, planned, seconds = journal.rounds_used, self._planned(), time.monotonic() - self._began
         done = used - self._before

@@ -66,11 +66,9 @@ class Longer:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What ``first`` reads."""
         return self.first.needs
 
     def steps(self) -> Generator[Step, Evidence, Key]:
-        """Play the first part, then the rest."""
         course, known, scores, alive = Play(self.first), -1, dict[int, Score](), tuple[int, ...]()
         while (step := course.step) is not None:
             known, alive = max(known, *step.start, -1), tuple(step.until)

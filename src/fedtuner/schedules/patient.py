@@ -32,27 +32,22 @@ class Patient:
         return getattr(self.first, "goes_on", "schedule")
 
     def with_budget(self, budget: int) -> Patient:
-        """Return the same with another budget."""
         return replace(self, first=replace(self.first, budget=budget))  # type: ignore[type-var]
 
     @property
     def budget(self) -> int:
-        """That of ``first``."""
         return self.first.budget
 
     @property
     def longest(self) -> int:
-        """That of ``first``."""
         return self.first.longest
 
     @property
     def scoring(self) -> Scoring:
-        """That of ``first``."""
         return self.first.scoring
 
     @property
     def needs(self) -> frozenset[str]:
-        """What ``first`` reads."""
         return self.first.needs
 
     def steps(self) -> Generator[Step, Evidence, Key]:

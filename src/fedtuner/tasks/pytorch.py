@@ -66,17 +66,11 @@ class Task:
     smallest_batch: int
 
     def __init__(
-        self,
-        build: Callable[[], nn.Module],
-        loss: Callable[[Any, Any], Tensor] = F.cross_entropy,
+        self, build: Callable[[], nn.Module], loss: Callable[[Any, Any], Tensor] = F.cross_entropy,
         error: Callable[[Any, Any], Tensor] | str | None = None,
-        *,
-        metric: Metric | None = None,
-        device: str = "cpu",
-        worst_error: float | None = None,
-        choices: Mapping[str, Any] | None = None,
-        configure: Configure | None = None,
-    ) -> None:
+        *, metric: Metric | None = None, device: str = "cpu", worst_error: float | None = None,
+        choices: Mapping[str, Any] | None = None, configure: Configure | None = None,
+    ) -> None:  # fmt: skip
         if isinstance(build, nn.Module) or not callable(build):
             raise TaskError(f"build is {type(build).__name__}, but must be a function that returns a new module")
         given.function("loss", loss, "output, y")

@@ -271,13 +271,9 @@ def gradient(theta: Theta, choices: Tries[int], values: Tries[float], weights: S
 
 
 def exponentiate(
-    theta: Theta,
-    choices: Tries[int],
-    values: Tries[float],
-    weights: Sequence[float],
-    step: str = "aggressive",
+    theta: Theta, choices: Tries[int], values: Tries[float], weights: Sequence[float], step: str = "aggressive",
     gamma: float = 0.0,
-) -> Theta:
+) -> Theta:  # fmt: skip
     """Return theta after one round: theta * exp(-eta_t gradient), normalised.
 
     ``choices``, ``values`` and ``weights`` are the clients' candidates, validation values and |V|. Without a client of

@@ -33,7 +33,6 @@ class Dashboard(Watcher):
         self._journal = journal
 
     def on_arm(self, event: Started) -> None:
-        """Begin a trial."""
         trial, state = self._optuna.trial, self._optuna.trial.TrialState
         values, domains = distributions(self._journal, event.arm.client, event.arm.server)
         begun = trial.create_trial(
@@ -42,7 +41,6 @@ class Dashboard(Watcher):
         self._trials[event.arm.id] = self._storage.create_new_trial(self._study, template_trial=begun)
 
     def on_round(self, event: Done) -> None:
-        """Write the arm's score."""
         score = self._score(event.record.arm, event.record.round)
         if math.isfinite(score):
             self._storage.set_trial_intermediate_value(self._trials[event.record.arm], event.record.round, score)
@@ -59,7 +57,6 @@ class Dashboard(Watcher):
         self._end(event.arm, state.PRUNED if sound else state.FAIL, [score] if sound else None)
 
     def on_end(self, event: Won) -> None:
-        """Complete the winner's trial."""
         state, score = self._optuna.trial.TrialState, event.score[0]
         sound = math.isfinite(score)
         self._end(event.arm, state.COMPLETE if sound else state.FAIL, [score] if sound else None)

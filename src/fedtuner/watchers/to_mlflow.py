@@ -31,7 +31,6 @@ class MLflow(Watcher):
             self._runs[int(run.data.tags["fedtuner.arm"])] = run.info.run_id
 
     def on_arm(self, event: Started) -> None:
-        """Begin a run."""
         id, tags = event.arm.id, {"fedtuner.arm": str(event.arm.id)}
         run = self._client.create_run(self._experiment, tags=tags, run_name=f"arm {id}")
         self._runs[id] = run.info.run_id
@@ -39,17 +38,14 @@ class MLflow(Watcher):
         self._client.log_batch(run.info.run_id, params=params)
 
     def on_round(self, event: Done) -> None:
-        """Write its numbers."""
         now, record = int(1000 * time.time()), event.record
         metrics = [self._entities.Metric(n, value, now, record.round) for n, value in numbers(record).items()]
         self._client.log_batch(self._runs[record.arm], metrics=metrics)
 
     def on_eliminated(self, event: Eliminated) -> None:
-        """End its run."""
         self._end(event.arm, "eliminated")
 
     def on_end(self, event: Won) -> None:
-        """End the winner's run."""
         self._end(event.arm, "won")
 
     def _end(self, arm: int, status: str) -> None:

@@ -21,11 +21,9 @@ class TensorBoard(Watcher):
         self._writer = made(str(folder), filename_suffix=f".{uuid.uuid4().hex[:8]}")
 
     def on_arm(self, event: Started) -> None:
-        """Write its configuration."""
         self._writer.add_text(f"arm-{event.arm.id}", json.dumps(plain(configuration(event))))
 
     def on_round(self, event: Done) -> None:
-        """Write its numbers."""
         for name, value in numbers(event.record).items():
             self._writer.add_scalar(f"{name}/arm-{event.record.arm}", value, event.record.round)
 
@@ -34,6 +32,5 @@ class TensorBoard(Watcher):
         self._writer.flush()
 
     def on_end(self, event: Won) -> None:
-        """Write the winner."""
         self._writer.add_text("winner", f"arm {event.arm} after round {event.round}, score {event.score[0]:.4g}")
         self._writer.flush()

@@ -27,12 +27,10 @@ class WandB(Watcher):
             self._run.define_metric(f"{name}/{arm}", step_metric=f"round/{arm}")
 
     def on_round(self, event: Done) -> None:
-        """Write its numbers."""
         arm = f"arm-{event.record.arm}"
         values = {f"{name}/{arm}": value for name, value in numbers(event.record).items()}
         self._run.log({f"round/{arm}": event.record.round, **values})
 
     def on_end(self, event: Won) -> None:
-        """Write the winner and end the run."""
         self._run.summary.update({"winner": event.arm, "winner_round": event.round, "score": event.score[0]})
         self._run.finish()
