@@ -64,18 +64,22 @@ def _draw_regret(axes: Any, runs: Sequence[Record]) -> None:
 
 
 def _draw_excess(axes: Any, result: Record) -> None:
+    lowest = math.inf
     for similarity in result["settings"]["setting"]["similarities"]:
         runs = [run for run in result["runs"] if run["similarity"] == similarity]
         tau, mean, _ = _curves(runs, "fedex")
         excess = np.array([np.subtract(run["regret"]["fedex"], run["regret"]["best"]) for run in runs])
         label = f"V = {similarity:g} D: {rate(tau, excess).mean():.2f} ± {straightness(tau, excess):.2f}"
-        axes.plot(tau, mean - _curves(runs, "best")[1], marker=".", label=label)
+        above = mean - _curves(runs, "best")[1]
+        lowest = min([lowest, *above[above > 0]])
+        axes.plot(tau, above, marker=".", label=label)
     x = np.array([result["runs"][0]["tau"], result["settings"]["tau"]], dtype=float)
     axes.plot(x, 0.3 * (x / x[0]) ** (-1 / 3), "k--", lw=1, label="slope -1/3")
     axes.set(
         xscale="log", yscale="log", title="FedEx above the best fixed step; exponents ± the line's fit", xlabel="tasks"
     )
-    axes.legend(frameon=False)
+    axes.set_ylim(bottom=lowest / 7 if math.isfinite(lowest) else None)  # the legend has room below the curves
+    axes.legend(frameon=False, loc="lower left")
 
 
 def _draw_similarity(axes: Any, result: Record) -> None:
@@ -88,3 +92,4 @@ def _draw_similarity(axes: Any, result: Record) -> None:
     axes.plot(v, [run["bound"]["similarity"] for run in last], color="tab:green", ls="--", lw=1)
     axes.plot(v, [run["bound"]["total"] for run in last], "k--", lw=1)
     axes.set(title=f"after {result['settings']['tau']:,} tasks, by V", xlabel="V / D", ylim=(0, None))
+    axes.locator_params(axis="x", nbins=5)
