@@ -164,3 +164,6 @@ def test_picture_is_well_formed() -> None:
     root = ET.parse(ROOT / "docs" / "round.svg").getroot()
     assert root.tag.endswith("svg")
     assert root.get("viewBox")
+    assert "font-size: 72%" not in (ROOT / "docs" / "round.svg").read_text()  # CairoSVG: of the picture's width
+    for text in root.iter("{http://www.w3.org/2000/svg}text"):
+        assert not (len(text) and text.get("text-anchor")), "CairoSVG anchors the parts of a text one by one"

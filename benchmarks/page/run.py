@@ -54,7 +54,7 @@ def study(store: Path, budget: int, ask: bool) -> tuple[float, float, float]:
 def read(address: str, over: threading.Event) -> None:
     """Ask for the view every two seconds."""
     while not over.wait(2):
-        with urllib.request.urlopen(address, timeout=60) as reply:
+        with urllib.request.urlopen(address, timeout=600) as reply:
             reply.read()
 
 

@@ -1,7 +1,7 @@
 """The live page: a server for this machine alone, which reads the journal as it grows.
 
 It serves the page and the study's view as JSON, to requests that name it as their host: a page of another site cannot
-read it through a name of its own. It shares nothing with the study but the journal's file, runs with the lowest
+read it through a name of its own. It shares nothing with the study but the journal's file, runs with a lower
 priority, reads only what is new, and makes a view only when the page asks for one and at least ``SHARE`` times as long
 after the last as that took.
 """
@@ -118,7 +118,7 @@ def watch(path: Path, port: int, tell: Callable[[str], None]) -> None:
     """Serve a study's live page until Ctrl-C."""
     with Server(path, port) as server:
         if hasattr(os, "nice"):
-            os.nice(19)
+            os.nice(5)  # behind the study; with the lowest priority, a busy machine would let it wait for minutes
         tell(f"{server.address} shows {path} as it goes on; Ctrl-C ends the page, not the study")
         try:
             server.serve_forever()
