@@ -27,7 +27,8 @@ else:
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+# The quickstart is the README's first block, line by line, and all blocks are run.
+EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name != "quickstart.py")
 
 
 def blocks(page: Path, language: str) -> list[str]:
