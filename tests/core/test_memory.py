@@ -112,7 +112,7 @@ def test_a_study_whose_blobs_are_gone_says_so(tmp_path, tiny_limit):
 
     whole, broken = study(tmp_path / "a"), study(tmp_path / "b")
     next((tmp_path / "b" / "memory" / str(broken.best.arm)).iterdir()).unlink()
-    with pytest.raises(StoreError, match="what a client remembers, is missing or damaged"):
+    with pytest.raises(StoreError, match="what clients remember is missing or damaged: "):
         study(tmp_path / "b").evaluate("test")
     study(tmp_path / "c")
     assert_same(tmp_path / "a", tmp_path / "c")

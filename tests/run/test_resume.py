@@ -720,14 +720,28 @@ def test_the_lock_file_may_go(folder, finished):
     assert_same(folder, finished)
 
 
-def test_memory_that_is_missing_is_a_clear_error(tmp_path, monkeypatch):
+def test_memory_that_is_missing_or_damaged_is_named_in_one_error(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "LIMIT", 0)
     monkeypatch.setattr(watch, "_MOMENT", 0.0)
     with pytest.raises(Interrupted):
         toys.tune(store=tmp_path / "s", progress=interrupt_at(8))
-    for file in (tmp_path / "s" / "memory" / "1").iterdir():
-        file.write_bytes(b"half")
-    with pytest.raises(
-        StoreError, match=r"memory/1/\d-\d\.safetensors, what a client remembers, is missing or damaged"
-    ):
+    files = sorted((tmp_path / "s" / "memory" / "1").iterdir())
+    whole = [file.read_bytes() for file in files]
+    files[0].unlink()
+    files[1].write_bytes(b"half")
+    files[-1].write_bytes(whole[-1][:-1])
+    wrong = ", ".join(f"{file.parent.name}/{file.name}" for file in (files[0], files[1], files[-1]))
+    before = toys.files(tmp_path / "s")
+    with pytest.raises(StoreError, match="s/memory: what clients remember is missing or damaged: ") as error:
         toys.tune(store=tmp_path / "s")
+    assert f"damaged: {wrong} (" in str(error.value)
+    assert str(error.value).endswith("): restore these files, or use another store")
+    assert toys.files(tmp_path / "s") == before
+    for file in files:
+        file.write_bytes(b"half")
+    monkeypatch.setattr("fedtuner.run.store.states._NAMED", 2)
+    with pytest.raises(StoreError, match=rf"damaged: \S+, \S+ and {len(files) - 2} more \("):
+        toys.tune(store=tmp_path / "s")
+    for file, data in zip(files, whole, strict=True):
+        file.write_bytes(data)
+    assert toys.tune(store=tmp_path / "s").best

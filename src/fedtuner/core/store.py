@@ -158,6 +158,9 @@ class Blobs(Protocol):
     def get(self, blob: Blob) -> Vectors:
         """Return a client's vectors."""
 
+    def check(self, blobs: Iterable[Blob]) -> None:
+        """Raise an error that names all blobs that are missing or damaged, as far as that is seen without reading."""
+
     def sweep(self, arm: int, used: Iterable[Blob], until: int | None = None) -> None:
         """Delete an arm's blobs of rounds up to ``until`` (None: all rounds), except those in ``used``."""
 

@@ -22,6 +22,7 @@ from fedtuner.core import code
 from fedtuner.core.across import ALL
 from fedtuner.core.executor import Advance, Executor, OpenExecutor, Progress, Stop
 from fedtuner.core.federation import Federation, described
+from fedtuner.core.memory import blobs_of
 from fedtuner.core.method import defaults
 from fedtuner.core.model import Vector
 from fedtuner.core.records import Arm, Key, State
@@ -104,6 +105,7 @@ class Session:
         self._executor: Executor | None = None
         self._first: dict[int, int] = {}  # arm -> the lowest of the arms started with it
         self._scores: dict[int, dict[int, Score]] = {}  # arm -> round -> score
+        self._trained: set[int] = set()  # arms that this session has trained
 
     # Open and close
 
@@ -271,7 +273,7 @@ class Session:
             raise Interrupted(f"stopped after {used} of {planned} rounds. {kept if self.where.path else lost}")
 
     def _left(self, until: Mapping[int, int]) -> list[Advance]:
-        """Return what is left to do of arms; those whose states cannot be read are named together."""
+        """Return what is left to do of arms; files that cannot be read are named together."""
         left, wrong = [], dict[int, StoreError]()
         for arm, t in until.items():
             try:
@@ -283,7 +285,11 @@ class Session:
                 raise first
             arms = ", ".join(map(str, wrong))
             raise StoreError(f"the states of arms {arms} cannot be read; the first: {first}") from first
-        return [one for one in left if not one.done]
+        left = [one for one in left if not one.done]
+        fresh = [one.state.memory for one in left if one.arm.id not in self._trained]
+        self._store.blobs.check(blob for memory in fresh for blob in blobs_of(memory))
+        self._trained |= {one.arm.id for one in left}
+        return left
 
     def work(self, arm: int, until: int) -> Advance:
         """Return the work that is left of an arm up to a round; the state is loaded only if there is some."""

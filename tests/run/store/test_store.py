@@ -198,7 +198,7 @@ def test_a_sweep_leaves_what_is_used_and_what_is_under_way(blobs):
 @pytest.mark.parametrize("damage", [lambda file: file.unlink(), lambda file: file.write_bytes(b"half")])
 def test_a_blob_that_cannot_be_read_is_a_clear_error(blobs, damage):
     damage(blobs.folder / "7" / "2-3.safetensors")
-    with pytest.raises(StoreError, match=r"7/2-3\.safetensors, what a client remembers, is missing or damaged"):
+    with pytest.raises(StoreError, match=r"what clients remember is missing or damaged: 7/2-3\.safetensors \("):
         blobs.get(Blob(7, 2, 3))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,12 @@ import numpy as np
 
 from fedtuner.core.model import Vectors
 from fedtuner.core.records import Blob, State
-from fedtuner.errors import StoreError
+from fedtuner.errors import StoreError, one_line
 from fedtuner.run.store.files import Files, disk_errors
 from fedtuner.run.store.lock import Held
 
 _ENDED = ("", "diverged", "stalled")  # why an arm gets no more rounds, by its number in a file
+_NAMED = 20  # files that an error names
 _NAME = re.compile(r"-?\d+-(\d+)\.safetensors(?:\.\d+\.part)?")  # a client's file: client and round; maybe half written
 
 
@@ -83,11 +84,23 @@ class FileBlobs:
     def get(self, blob: Blob) -> Vectors:
         from safetensors.numpy import load
 
-        path = self._path(blob)
         try:
-            return {name: array.copy() for name, array in load(path.read_bytes()).items()}
+            return {name: array.copy() for name, array in load(self._path(blob).read_bytes()).items()}
         except Exception as error:
-            raise StoreError(f"{path}, what a client remembers, is missing or damaged ({error}): restore it") from error
+            raise self._damaged({blob: error}) from error
+
+    def check(self, blobs: Iterable[Blob]) -> None:
+        from safetensors import safe_open
+
+        wrong: dict[Blob, Exception] = {}
+        for blob in sorted(blobs, key=lambda blob: (blob.arm, blob.client, blob.round)):
+            try:
+                with safe_open(self._path(blob), "np"):  # reads the header, and compares it with the file's size
+                    pass
+            except Exception as error:
+                wrong[blob] = error
+        if wrong:
+            raise self._damaged(wrong)
 
     def sweep(self, arm: int, used: Iterable[Blob], until: int | None = None) -> None:
         self._check()
@@ -101,6 +114,13 @@ class FileBlobs:
                 self.files.remove(file)
         if until is None:
             self.files.remove_folder(folder)
+
+    def _damaged(self, wrong: Mapping[Blob, Exception]) -> StoreError:
+        names = [f"{blob.arm}/{self._path(blob).name}" for blob in wrong]
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        files, why = ", ".join(names[:_NAMED]) + more, one_line(str(next(iter(wrong.values()))), 150)
+        what = "what clients remember is missing or damaged"
+        return StoreError(f"{self.folder}: {what}: {files} ({why}): restore these files, or use another store")
 
     def _check(self) -> None:
         if self.held is not None:
