@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedtuner[flower]'")
 
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +25,7 @@ from fedtuner.core.model import NOTHING, Metric, Metrics
 from fedtuner.core.records import Choice, Job, Plan, Report, Tried
 from fedtuner.errors import SpecError
 from fedtuner.flower import messages
-from fedtuner.flower.messages import job_content, plan_of, plan_records, reason_of, report_content
+from fedtuner.flower.messages import job_content, lineage_of, plan_of, plan_records, reason_of, report_content
 from fedtuner.flower.replies import Expected, expected
 from fedtuner.flower.wire import Arrays, Flat, MalformedError, Wire
 from fedtuner.methods.momentum import sgd
@@ -151,11 +151,41 @@ def test_numbers_of_numpy_travel_too():
 
 def test_a_message_of_another_version_is_refused(monkeypatch):
     content = job_content(plan_records(plan(), "fedavg", WIRE.record(plan().w)), job())
-    monkeypatch.setattr(messages, "VERSION", 3)
-    with pytest.raises(MalformedError, match="messages of version 2, but this side has 3: update fedtuner"):
+    monkeypatch.setattr(messages, "VERSION", 4)
+    with pytest.raises(MalformedError, match="messages of version 3, but this side has 4: update fedtuner"):
         plan_of(content)
-    with pytest.raises(MalformedError, match="no 'fedtuner' in a message"):
+    with pytest.raises(MalformedError, match="messages of version None, but this side has 4: update fedtuner"):
         plan_of(RecordDict())
+
+
+@pytest.mark.parametrize(
+    ("record", "changed", "why"),
+    [
+        ("fedtuner", {"arm": "1"}, "arm = '1' in a message of fedtuner, but must be of type int"),
+        ("fedtuner", {"round": True}, "round = True"),
+        ("fedtuner", {"progress": 1}, "progress = 1 in a message of fedtuner, but must be of type float"),
+        ("fedtuner", {"seed": "1e9"}, "seed = '1e9', but must be a whole number"),
+        ("fedtuner", {"seed": "9" * 5000}, "seed = '999"),
+        ("fedtuner", {"server": "[]"}, "server = \\[\\] in a message of fedtuner, but must be of type dict"),
+        ("fedtuner", {"server": "{"}, "server cannot be read: Expecting property name"),
+        ("fedtuner", {"server": "[" * 100_000}, "server cannot be read"),
+        ("fedtuner", {"out": [0.5]}, "out = \\[0.5\\], but must be numbers of arms"),
+        ("fedtuner", {"parent": "x"}, "parent = 'x'"),
+        ("job", {"choices": "[]"}, "choices = \\[\\], but must be labels, each with a configuration"),
+        ("job", {"choices": "[[0, {}], [1]]"}, "choices = "),
+        ("job", {"choices": '[["a", {}]]'}, "choices = "),
+    ],
+)
+def test_a_message_that_is_no_plan_is_refused_in_one_line(record, changed, why):
+    content = job_content(plan_records(plan(), "fedavg", WIRE.record(plan().w)), job())
+    content[record] = ConfigRecord({**content[record], **changed})
+    with pytest.raises(MalformedError, match=why):
+        (plan_of(content), lineage_of(content))
+    for missing in ("job", "arrays"):
+        content = job_content(plan_records(plan(), "fedavg", WIRE.record(plan().w)), job())
+        del content[missing]
+        with pytest.raises(MalformedError, match=f"no '{missing}' in a message of fedtuner"):
+            plan_of(content)
 
 
 def test_a_client_without_validation_data_says_nothing():

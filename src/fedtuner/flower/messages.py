@@ -12,22 +12,25 @@ of a client's disk and is there when a study is continued.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedtuner.core.model import Vectors
 from fedtuner.core.records import Choice, Job, Plan, Report
+from fedtuner.errors import brief
 from fedtuner.flower.wire import MalformedError, arrays_of, vectors_of
 
-VERSION = 2  # of the messages
+VERSION = 3  # of the messages: a name or a meaning that changes makes another one
 HANDSHAKE, WORK = "query.fedtuner", "train.fedtuner"
 ABOUT, ARRAYS, SLOTS, JOB, MEMORY, EXTRA, REPORT = "fedtuner", "arrays", "slots", "job", "memory", "extra", "report"
 MEASURED = ("loss_before", "error_before", "loss_after", "error_after")
 Records = Mapping[str, ArrayRecord | ConfigRecord]
+Kind = TypeVar("Kind")
 
 
 def text(value: Any) -> str:
@@ -70,27 +73,52 @@ def _if_any(name: str, vectors: Vectors) -> dict[str, ArrayRecord]:
 
 def plan_of(content: RecordDict) -> tuple[str, Plan]:
     """Return a message's method and its plan, without w, and with one job: a device has one client, number 0."""
-    try:
-        about: Any = content.config_records[ABOUT]
-        if about["version"] != VERSION:
-            raise MalformedError(
-                f"messages of version {about['version']}, but this side has {VERSION}: update fedtuner"
-            )
-        records, sent = content.array_records, json.loads(str(content.config_records[JOB]["choices"]))
-        job = Job(0, tuple(Choice(label, config) for label, config in sent), vectors_of(records.get(MEMORY)))
-        plan = Plan(
-            int(about["seed"]), about["arm"], about["round"], about["split"], json.loads(about["server"]),
-            about["progress"], np.zeros(0, np.float32), vectors_of(records.get(SLOTS)), (job,),
-        )  # fmt: skip
-        return str(about["method"]), plan
-    except KeyError as error:
-        raise MalformedError(f"no {error} in a message of fedtuner") from error
+    configs, records = content.config_records, content.array_records
+    about = configs.get(ABOUT, ConfigRecord())
+    if about.get("version") != VERSION:
+        version = brief(about.get("version"))
+        raise MalformedError(f"messages of version {version}, but this side has {VERSION}: update fedtuner")
+    for name, there in ((JOB, configs), (ARRAYS, records)):
+        if name not in there:
+            raise MalformedError(f"no {name!r} in a message of fedtuner")
+    method, split, seed, server = (_field(about, name, str) for name in ("method", "split", "seed", "server"))
+    if not re.fullmatch(r"-?[0-9]{1,4000}", seed):
+        raise MalformedError(f"seed = {brief(seed)}, but must be a whole number")
+    choices = _json("choices", _field(configs[JOB], "choices", str), list)
+    for choice in choices or [None]:
+        if type(choice) is not list or [type(part) for part in choice] != [int, dict]:
+            raise MalformedError(f"choices = {brief(choices)}, but must be labels, each with a configuration")
+    job = Job(0, tuple(Choice(*choice) for choice in choices), vectors_of(records.get(MEMORY)))
+    arm, round, progress = _field(about, "arm", int), _field(about, "round", int), _field(about, "progress", float)
+    slots = vectors_of(records.get(SLOTS))
+    return method, Plan(
+        int(seed), arm, round, split, _json("server", server, dict), progress, np.zeros(0, np.float32), slots, (job,)
+    )  # fmt: skip
 
 
 def lineage_of(content: RecordDict) -> Lineage:
     """Return what a message says of the arms."""
-    about: Any = content.config_records[ABOUT]
-    return Lineage(about.get("parent"), tuple(about.get("out", ())), bool(about.get("evaluation")))
+    about = content.config_records[ABOUT]
+    parent = _field(about, "parent", int) if "parent" in about else None
+    out = _field(about, "out", list) if "out" in about else []
+    if not all(type(arm) is int for arm in out):
+        raise MalformedError(f"out = {brief(out)}, but must be numbers of arms")
+    return Lineage(parent, tuple(out), bool(about.get("evaluation")))
+
+
+def _field(record: Mapping[str, Any], name: str, kind: type[Kind]) -> Kind:
+    value = record.get(name)
+    if type(value) is not kind:
+        raise MalformedError(f"{name} = {brief(value)} in a message of fedtuner, but must be of type {kind.__name__}")
+    return value
+
+
+def _json(name: str, text: str, kind: type[Kind]) -> Kind:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MalformedError(f"{name} cannot be read: {error}") from error
+    return _field({name: value}, name, kind)
 
 
 def report_content(report: Report, arrays: ArrayRecord) -> RecordDict:
