@@ -304,7 +304,10 @@ def test_if_every_arm_diverges_it_is_said(here, fedtuner):
         ((*RUN, "--set", "cohort=7"), "cohort = 7, but the problem has 6 clients"),
         ((*RUN, "--set", "method=fedvag"), "no method 'fedvag'; did you mean 'fedavg'?"),
         ((*RUN, "--set", "problem=toys:problme"), "toys has no 'problme'; did you mean 'problem'?"),
-        ((*RUN, "--store", "study.toml", "--quiet"), "cannot write to study.toml: Not a directory"),
+        (
+            (*RUN, "--store", "study.toml", "--quiet"),
+            "study.toml is a file, but a study's store is a folder: use another --store",
+        ),
         ((*RUN, "--set", "seed=x"), "seed = 'x', but must be a whole number"),
         (("show", "nowhere"), "no study in nowhere: there is no journal; 'fedtuner run' makes one"),
         (("show", "."), "no study in .: there is no journal; 'fedtuner run' makes one"),
@@ -336,7 +339,7 @@ def test_arguments_that_are_none_are_exit_code_2(arguments, capsys):
     with pytest.raises(SystemExit) as end:
         cli.main(arguments)
     assert end.value.code == 2
-    assert "usage: fedtuner" in capsys.readouterr().err
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_changed_study_is_refused(here, fedtuner):

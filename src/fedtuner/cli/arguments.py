@@ -14,10 +14,10 @@ from fedtuner.errors import brief, one_line
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are its own command's, in one line after the usage."""
+    """A parser whose errors are its own command's, in one line."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuse arguments that are not known here: the parser of all commands would show its own usage."""
+        """Refuse arguments that are not known here: the parser of all commands would name itself."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             named = [option for action in self._actions for option in action.option_strings]
@@ -26,8 +26,9 @@ class Parser(argparse.ArgumentParser):
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Print the usage and the message, and exit with code 2."""
-        super().error(one_line(message.replace("\n", "\\n"), 300))
+        """Print the message, and exit with code 2."""
+        said = one_line(message.replace("\n", "\\n"), 300)
+        self.exit(2, f"{self.prog}: error: {said} ({self.prog} --help shows its arguments)\n")
 
 
 def whole(text: str) -> int:

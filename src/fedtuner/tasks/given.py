@@ -49,7 +49,9 @@ def device(value: Any) -> torch.device:
         found = torch.device(value)
         torch.empty(0, device=found)
     except (RuntimeError, AssertionError, TypeError) as error:
-        raise TaskError(f"device = {brief(value)} is not to be had here: {_first_line(error)}") from error
+        raise TaskError(
+            f"device = {brief(value)} is not to be had here ({_first_line(error)}): 'cpu' always is"
+        ) from error
     return found
 
 

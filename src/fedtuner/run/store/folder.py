@@ -105,6 +105,9 @@ class Folder:
 
     def open(self, room: int = 0) -> None:
         """Take the folder, cut off an unfinished flush, and delete states that no line of the journal names."""
+        for part in (self.path, *self.path.parents):
+            if exists(part) and not part.is_dir():
+                raise StoreError(f"{part} is a file, but a study's store is a folder: use another --store (store=)")
         with disk_errors(self.path):
             self.files.make_folder(self.path / "states")
             self._lock = Lock(self.path)
