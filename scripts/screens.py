@@ -3,8 +3,8 @@
     python scripts/screens.py [--seeds N] [--theta]
 
 Simulations, with the screens that a ``Fleet`` has by default and without. An attack is a screen before them that
-changes the reports of three of the 56 clients. Federations: by writer, and dealt by label from a Dirichlet distribution
-(0.1), in which clients differ far more in their labels and in their size.
+changes the reports of three of the 56 clients or, for the last column, of one of them. Federations: by writer, and
+dealt by label from a Dirichlet distribution (0.1), in which clients differ far more in their labels and in their size.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedtuner.core.tally import mean_metrics
 from fedtuner.data import digits, partition
 from fedtuner.problems.digits import problem
 
-LIARS = frozenset((5, 25, 45))
+LIARS = (5, 25, 45)
 SCHEDULE = ft.halving(budget=60, longest=30, eta=3, eliminations=1)
 SPACE = ft.Space(client={"lr": ft.Float(0.01, 1, log=True), "batch": ft.PowerOfTwo(8, 32), "epochs": ft.Int(1, 3)})
 
@@ -43,11 +43,12 @@ class Attack:
     """Changes the reports of the liars."""
 
     kind: str
+    liars: tuple[int, ...] = LIARS
 
     def __call__(self, plan: Plan, reports: Any) -> list[Report | None]:
         """Return the reports, those of the liars changed."""
         lie = LIES[self.kind]
-        return [lie(r) if r is not None and r.client in LIARS else r for r in reports]
+        return [lie(r) if r is not None and r.client in self.liars else r for r in reports]
 
 
 def values(report: Report, **changed: float) -> Report:
@@ -61,10 +62,10 @@ def weight(report: Report, n: int) -> Report:
     return replace(values(report, count=n), examples=n)
 
 
-def control(report: Report, times: float) -> Report:
-    """Return a report whose control variate is so many times as long."""
+def kept(report: Report, times: float) -> Report:
+    """Return a report whose SCAFFOLD's control, or FedDyn's linear term, is so many times as long."""
     longer = [
-        {name: np.float32(times) * v if name == "control" else v for name, v in vectors.items()}
+        {name: v if name == "weight" else np.float32(times) * v for name, v in vectors.items()}
         for vectors in (report.extra, report.memory)
     ]
     return replace(report, extra=longer[0], memory=longer[1])
@@ -83,15 +84,21 @@ LIES: dict[str, Callable[[Report], Report]] = {
     "the loss is -1e308, the error -1": lambda r: values(r, loss=-1e308, error=-1.0),
     "the loss is 1e308": lambda r: values(r, loss=1e308),
     "10^9 examples, and the update reversed": lambda r: replace(weight(r, 10**9), change=-r.change),
+    "10^9 examples, and the update is -20 times the true one": lambda r: replace(
+        weight(r, 10**9), change=-20 * r.change
+    ),
     "10^9 examples, and the error 0": lambda r: values(weight(r, 10**9), error=0.0),
-    "the control variate is 10^9 times the true one": partial(control, times=1e9),
-    "the control variate is 1000 times the true one": partial(control, times=1e3),
+    "the kept vector is 10^9 times the true one": partial(kept, times=1e9),
+    "the kept vector is 1000 times the true one": partial(kept, times=1e3),
+    "the kept vector is -3 times the true one": partial(kept, times=-3),
 }
 
 
-def study(where: ft.Simulation, method: Any, attack: str | None, screened: bool, seed: int) -> tuple[float, int, int]:
+def study(
+    where: ft.Simulation, method: Any, attack: Attack | None, seed: int, screened: bool
+) -> tuple[float, int, int]:
     """Return the test error of the winner's model, and how many reports of how many the screens have touched."""
-    screens: tuple[Any, ...] = (Attack(attack),) if attack else ()
+    screens: tuple[Any, ...] = (attack,) if attack else ()
     if screened:
         screens += (Values(), Weights(), Norm(trainable=where.model.trainable))
     made = ft.tune(
@@ -142,17 +149,24 @@ def main() -> None:
 def print_errors(seeds: range) -> None:
     """Print the table of errors."""
     places = {"writer": problem(), "label": by_label()}
-    methods = {"fedavg": ft.methods.fedavg, "scaffold": ft.methods.scaffold}
+    methods = {"fedavg": ft.methods.fedavg, "scaffold": ft.methods.scaffold, "feddyn": ft.methods.feddyn}
     rows: list[tuple[str, str, str | None]] = [(p, m, None) for p in places for m in methods]
     for name in [name for name in LIES if name != "theta"]:
-        rows.append(("writer", "scaffold" if "control" in name else "fedavg", name))
-    print("| clients by | method | attack | without screens | with screens | touched |\n|---|---|---|---|---|---|")
+        rows += [("writer", method, name) for method in (("scaffold", "feddyn") if "kept" in name else ("fedavg",))]
+    print("| clients by | method | attack | no screens | screens | one lies | touched |\n|---|---|---|---|---|---|---|")
     for place, method, attack in rows:
-        run = partial(study, places[place], methods[method], attack)
-        without, with_ = ([run(screened, seed) for seed in seeds] for screened in (False, True))
+        run = partial(study, places[place], methods[method])
+        lies, one = (attack and Attack(attack, LIARS[:n]) for n in (3, 1))
+        without, with_ = ([run(lies, seed, screened) for seed in seeds] for screened in (False, True))
+        alone = [run(one, seed, True) for seed in seeds] if attack else []
         touched, asked = (sum(found[n] for found in with_) for n in (1, 2))
-        means = " | ".join(f"{100 * np.mean([e for e, _, _ in runs]):.1f} %" for runs in (without, with_))
-        print(f"| {place} | {method} | {attack or 'none'} | {means} | {touched} of {asked} |", flush=True)
+        errors = " | ".join(map(percent, (without, with_, alone)))
+        print(f"| {place} | {method} | {attack or 'none'} | {errors} | {touched} of {asked} |", flush=True)
+
+
+def percent(runs: list[tuple[float, int, int]]) -> str:
+    """Return the mean of the errors."""
+    return f"{100 * np.mean([error for error, _, _ in runs]):.1f} %" if runs else ""
 
 
 if __name__ == "__main__":

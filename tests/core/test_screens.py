@@ -1,7 +1,7 @@
 """Screens: what is impossible is dropped, what is far from the round is cut, and honest clients are left alone."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -196,9 +196,10 @@ def test_all_tries_of_a_client_are_cut():
         ([10, 10, 1000], 20),  # half of a round of three: as much as both others
         ([10, 1000], 20),  # twice the other
         ([7], 7),
-        ([10] * 9 + [1000], 30),  # a quarter of a round of ten
-        ([10] * 8 + [1000, 1000], 40),  # each of two
-        ([10] * 40 + [1000], 100),  # of forty-one, ten medians are less
+        ([10] * 9 + [1000], 20),  # 2 / 11 of a round of ten
+        ([10] * 8 + [1000, 1000], 22),  # each of two
+        ([10] * 40 + [1000], 44),  # a tenth of a round of forty-one
+        ([10] * 100 + [10_000], 100),  # of a hundred and one, ten medians are less
         ([3, 4, 5, 6], 6),
     ],
 )
@@ -232,16 +233,28 @@ def test_who_is_not_in_the_mean_does_not_count_for_its_weights():
 # Norm
 
 
-def test_an_update_counts_for_at_most_ten_medians():
-    """Lengths 1, 2 and 5: the median is 2, and an update of 3e38 entries becomes one of length 20."""
+def test_an_update_counts_for_at_most_three_medians():
+    """Lengths 1, 2 and 5: the median is 2, and an update of length 50 becomes one of length 6."""
     honest = [report((x, 0.0)) for x in (1.0, 2.0, 5.0)]
-    liar = report((0.0, -3e38))
-    *kept, cut, none = Norm()(PLAN, [*honest, liar, None])
+    *kept, cut, none = Norm()(PLAN, [*honest, report((0.0, -50.0)), None])
     assert all(a is b for a, b in zip(kept, honest, strict=True))
     assert none is None
-    assert cut.change.tolist() == [0.0, pytest.approx(-20.0)]
+    assert cut.change.tolist() == [0.0, pytest.approx(-6.0)]
     assert cut.change.dtype == np.float32
-    assert mean(PLAN, [*honest, cut]).change.tolist() == [2.0, pytest.approx(-5.0)]
+    assert mean(PLAN, [*honest, cut]).change.tolist() == [2.0, pytest.approx(-1.5)]
+
+
+@pytest.mark.parametrize("lie", [61.0, 3e38])
+def test_an_update_of_more_than_thirty_medians_is_left_out_and_what_it_measured_is_not(lie):
+    honest = [report((x, 0.0)) for x in (1.0, 2.0, 5.0)]
+    screened = Norm()(PLAN, [*honest, report((0.0, -lie), validated=3, error=0.75)])
+    assert screened[3].examples == 0
+    assert screened[3].finite
+    assert screened[3].after == Metrics(0.5, 0.75, 3)
+    assert mean(PLAN, screened).change.tolist() == pytest.approx([8 / 3, 0.0])
+    assert mean(PLAN, screened).after.count == 6
+    kept = Norm(most=1e39)(PLAN, [*honest, report((0.0, -lie))])[3]
+    assert (kept.examples, length(kept.change)) == (1, pytest.approx(6.0))
 
 
 def test_learning_rates_excuse_long_updates():
@@ -251,7 +264,7 @@ def test_learning_rates_excuse_long_updates():
     assert all(a is b for a, b in zip(Norm()(plan, honest), honest, strict=True))
     *kept, cut = Norm()(plan, [*honest, report((1.0, 0.0), client=3)])
     assert all(a is b for a, b in zip(kept, honest, strict=True))
-    assert length(cut.change) == pytest.approx(0.1)  # ten times the lower median of the lengths: 0.01
+    assert (length(cut.change), cut.examples) == (pytest.approx(0.03), 0)  # the lower median of the lengths is 0.01
     for rate in (0.0, math.inf, "fast", None, True):  # no rate: 1
         assert Norm()(planned(rate, rate, rate, rate), [*honest, report((1.0, 0.0), client=3)])[3].change[0] < 1
     assert Norm(rate="pace")(plan, honest)[2].change[0] < 1.0
@@ -259,25 +272,58 @@ def test_learning_rates_excuse_long_updates():
 
 def test_what_is_trained_and_statistics_are_compared_apart():
     honest = [report((1.0, 100.0 * x)) for x in (1, 2, 3)]
-    *_, cut = Norm(trainable=1)(PLAN, [*honest, report((50.0, 300.0))])
-    assert cut.change.tolist() == [10.0, 300.0]
-    *_, cut = Norm(trainable=1)(PLAN, [*honest, report((2.0, 1e9))])
-    assert cut.change.tolist() == [2.0, 2000.0]
-    *_, cut = Norm()(PLAN, [*honest, report((50.0, 300.0))])
-    assert cut.change.tolist() == [50.0, 300.0]
+    *_, cut = Norm(trainable=1)(PLAN, [*honest, report((20.0, 300.0))])
+    assert cut.change.tolist() == [3.0, 300.0]
+    *_, cut = Norm(trainable=1)(PLAN, [*honest, report((2.0, 5000.0))])
+    assert cut.change.tolist() == [2.0, 600.0]
+    *_, cut = Norm()(PLAN, [*honest, report((20.0, 300.0))])
+    assert cut.change.tolist() == [20.0, 300.0]
 
 
-def test_a_report_with_a_further_vector_of_another_order_of_magnitude_is_dropped():
-    def control(x, of=2):
-        return report((1.0, 1.0), extra={"control": np.full(of, x, np.float32)})
+def test_a_further_vector_is_shortened_whatever_its_length():
+    def meta(x, of=2):
+        return report((1.0, 1.0), extra={"meta": np.full(of, x, np.float32)})
 
-    honest = [control(1.0), control(1.0), control(1e4)]
-    *kept, dropped = Norm()(PLAN, [*honest, control(-3e38)])
+    honest = [meta(1.0), meta(1.0), meta(2.0)]
+    *kept, cut = Norm()(PLAN, [*honest, meta(-3e38)])
     assert all(a is b for a, b in zip(kept, honest, strict=True))
-    assert dropped is None
-    assert Norm(further=3)(PLAN, honest)[2] is None
-    number = [control(1.0, 1), control(1.0, 1), control(3e38, 1)]  # such as a squared length
+    assert cut.extra["meta"].tolist() == pytest.approx([-3.0, -3.0])
+    assert cut.change.tolist() == [1.0, 1.0]
+    assert cut.examples == 1
+    number = [meta(1.0, 1), meta(1.0, 1), meta(3e38, 1)]  # such as a squared length
     assert all(a is b for a, b in zip(Norm()(PLAN, number), number, strict=True))
+
+
+@dataclass(frozen=True)
+class Lie:
+    """A screen that multiplies what the last client keeps."""
+
+    times: float
+
+    def __call__(self, plan, reports):
+        last = reports[-1]
+        memory = {name: v if v.size == 1 else np.float32(self.times) * v for name, v in last.memory.items()}
+        return [*reports[:-1], replace(last, memory=memory)]
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddyn"])
+@pytest.mark.parametrize("times", [100.0, -1e9])
+def test_what_clients_keep_counts_for_at_most_three_medians_and_the_sums_still_telescope(name, times):
+    method = getattr(methods, name)
+    vector = next(iter(method.extra))
+    round, arm = a_round(method, quadratics(), screens=(Lie(times), Norm())), an_arm(method)
+    state = round.begin(arm)
+    for _ in range(3):
+        plan, reports = reported(round, arm, state)
+        screened = round.screen(plan, reports)
+        lengths = sorted(length(r.memory[vector]) for r in screened)
+        assert lengths[-1] <= 3 * lengths[(len(lengths) - 1) // 2] * (1 + 1e-5)
+        state, record = round.settle(arm, state, round.tally(plan, reports))
+        assert record.bounded
+        whole = sum(m["weight"][0] for m in state.memory.values())
+        mean_of_all = sum(m["weight"][0] * m[vector] for m in state.memory.values()) / whole
+        met = len(state.memory) / max(len(state.memory), round.federation.population())
+        assert state.slots[vector] == pytest.approx(mean_of_all * met, rel=1e-4, abs=1e-6)
 
 
 def test_who_is_broken_or_did_not_train_is_not_compared():
@@ -298,7 +344,7 @@ def test_no_update_is_much_longer_than_the_median_and_directions_stay(given_):
     lengths = sorted(length(r.change) for r in reports if r.change.any())
     for a, b in zip(reports, screened, strict=True):
         if lengths:
-            assert length(b.change) <= 10 * lengths[(len(lengths) - 1) // 2] * (1 + 1e-5)
+            assert length(b.change) <= 3 * lengths[(len(lengths) - 1) // 2] * (1 + 1e-5)
         assert b.finite
         assert np.isfinite(b.change).all()
         assert (np.sign(b.change) * np.sign(a.change) >= 0).all()
@@ -342,7 +388,13 @@ def test_what_screens_did_is_said_in_words():
     assert differences(big, screened[2]) == {
         "bounded": "losses 1e+09, 1e+09 and errors 0.25, 0.25 count as losses 50, 50 and errors 0.25, 0.25"
     }
-    assert differences(long, screened[3]) == {"shortened": "an update of length 1e+09 counts as 10"}
+    assert differences(long, screened[3]) == {"shortened": "an update of length 1e+09 counts as 0"}
+    assert differences(long, Norm(most=1e10)(PLAN, many)[3]) == {"shortened": "an update of length 1e+09 counts as 3"}
+    kept = {"memory": {"control": np.array([3.0, 4.0])}, "extra": {"control": np.zeros(2)}}
+    shorter = {**kept, "memory": {"control": np.array([0.6, 0.8])}}
+    assert differences(replace(usual, **kept), replace(usual, **shorter)) == {
+        "shortened": "control of length 5 counts as 1"
+    }
     nothing = replace(usual, tried=(Tried(0, NOTHING, NOTHING),))
     assert differences(nothing, nothing) == {}
 
@@ -369,7 +421,7 @@ def test_screens_are_values():
         (lambda: Values(least=math.nan), "no value is between"),
         (lambda: Weights(share=1.5), r"weights.share = 1.5, but must be in \[0, 1\]"),
         (lambda: Norm(times=0), "norm.times = 0, but must be >= 1"),
-        (lambda: Norm(further=math.inf), "norm.further = inf"),
+        (lambda: Norm(most=2), "norm.most = 2, but must be >= 3"),
     ],
 )
 def test_settings_of_screens_that_make_no_sense(make, why):

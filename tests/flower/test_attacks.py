@@ -43,7 +43,7 @@ from fedtuner.core.records import Report
 from fedtuner.errors import FleetError
 from fedtuner.flower import handshake
 from fedtuner.flower.handshake import Requirements, client_number
-from fedtuner.flower.messages import VERSION
+from fedtuner.flower.messages import VERSION, lineage_of, plan_of
 from fedtuner.flower.wire import Arrays, MalformedError
 
 EVERYONE: Any = {"schedule": ft.random_search(budget=4, longest=2), "cohort": 6}
@@ -140,6 +140,7 @@ def stranger(**about: Any) -> ClientApp:
         ({"id": ""}, "its id is ''"),
         ({"id": [1, 2]}, "its id is"),
         ({"version": MEGABYTES}, "its messages are of version 'xxx"),
+        ({"version": 2}, "its messages are of version 2, the server's of 3: install one fedtuner on both sides"),
         ({"size": [MEGABYTES]}, "its model has"),
         ({"size": math.nan}, "its model has nan entries"),
     ],
@@ -254,28 +255,48 @@ def test_one_device_does_not_decide_which_arm_is_best_by_loss():
 
 
 @pytest.mark.parametrize("lie", [1e6, 3e38, -3e38])
-def test_an_update_of_huge_numbers_does_not_win(lie, tmp_path):
-    """The model is not the liar's: its length is near that of the honest one, and it does as well."""
-    grid, study = grid_of(), ft.random_search(budget=10, longest=10)
+def test_an_update_of_huge_numbers_is_left_out(lie, tmp_path):
+    """The model is that of the others' updates."""
+    grid, once = grid_of(), {"cohort": 6, "schedule": ft.random_search(budget=10, longest=10), "fedex": None}
     grid.faults[1002] = with_w(lambda w: np.full_like(w, lie))
-    attacked, honest = tune(grid, cohort=6, schedule=study, store=tmp_path), deaf(cohort=6, schedule=study)
-    assert {(r.bounded, r.dropped, r.broken) for r in attacked.history} == {(1, 0, 0)}
-    assert attacked.problem.faults == {"shortened": 10}
+    attacked, honest = tune(grid, store=tmp_path, **once), deaf(**once)
+    assert {(r.bounded, r.dropped, r.broken, r.unusable) for r in attacked.history} == {(1, 0, 0, ("phone2",))}
+    assert [r.examples for r in attacked.history] == [r.examples for r in honest.history]
+    assert np.array_equal(attacked.best.model, honest.best.model)
+    assert attacked.problem.faults == {"shortened": 10, "failing": 1}
     line = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])
-    assert re.search(r"client 'phone2': an update of length [\d.e+]+ counts as [\d.]+$", line["text"])
-    assert not any(r.diverged for r in attacked.history)
-    assert np.linalg.norm(attacked.best.model[:12]) < 10 * np.linalg.norm(honest.best.model[:12])
-    assert attacked.history[-1].error < 0.67  # chance
+    assert re.search(r"client 'phone2': an update of length [\d.e+]+ counts as 0$", line["text"])
 
 
-def test_a_report_with_a_further_vector_of_huge_numbers_is_left_out():
-    grid = grid_of()
-    huge, weight = np.full(12, 1e30, np.float32), np.array([16], np.float32)
-    grid.faults[1002] = record("memory", ArrayRecord({"control": Array(huge), "weight": Array(weight)}))
-    once: Any = {"method": methods.scaffold, "cohort": 6, "schedule": ft.random_search(budget=4, longest=4)}
+@pytest.mark.parametrize("times", [-20.0, 15.0])
+def test_a_long_update_is_shortened_and_does_not_win(times):
+    """The model's length is near that of the honest one, and it does as well."""
+    grid, study = grid_of(), ft.random_search(budget=10, longest=10)
+    grid.faults[1002] = with_w(lambda w: np.float32(times) * w)
+    attacked, honest = tune(grid, cohort=6, schedule=study), deaf(cohort=6, schedule=study)
+    assert {(r.dropped, r.broken) for r in attacked.history} == {(0, 0)}
+    assert all(r.bounded for r in attacked.history)
+    assert attacked.problem.faults.keys() == {"shortened"}
+    assert np.linalg.norm(attacked.best.model[:12]) < 3 * np.linalg.norm(honest.best.model[:12])
+    assert attacked.history[-1].error < honest.history[-1].error + 0.15
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddyn"])
+@pytest.mark.parametrize("lie", [1e30, 100.0])
+def test_what_a_device_keeps_is_shortened_before_it_is_in_a_sum(name, lie):
+    method, grid = getattr(methods, name), grid_of()
+    vector, weight = next(iter(method.extra)), Array(np.array([16], np.float32))
+    grid.faults[1002] = record("memory", ArrayRecord({vector: Array(np.full(12, lie, np.float32)), "weight": weight}))
+    once: Any = {"method": method, "cohort": 6, "schedule": ft.random_search(budget=4, longest=4)}
     study = tune(grid, **once)
-    assert study.problem.faults == {"screened": 4, "failing": 1}
-    assert anonymous(study, bounded=0) == dropping(2, **once).history
+    assert study.problem.faults["shortened"] >= 4
+    [state] = states(study).values()
+    lengths = {i: float(np.linalg.norm(m[vector])) for i, m in state.memory.items()}  # type: ignore[call-overload]
+    liar = lengths.pop(client_number("phone2"))
+    assert liar <= 3.01 * max(lengths.values())
+    whole = sum(m["weight"][0] for m in state.memory.values())  # type: ignore[call-overload]
+    total = sum(m["weight"][0] * m[vector] for m in state.memory.values())  # type: ignore[call-overload]
+    assert state.slots[vector] == pytest.approx(total / whole, rel=1e-3, abs=1e-5)
 
 
 def test_a_lie_about_the_examples_has_a_share_of_the_round_below_half():
@@ -284,8 +305,8 @@ def test_a_lie_about_the_examples_has_a_share_of_the_round_below_half():
     study = tune(grid, fleet_of(grid, least=10), schedule=ft.random_search(budget=4, longest=4), cohort=10)
     for r in study.history:
         of = {row.client: row for row in r.rows}["phone2"]
-        assert 0.24 < of.examples / r.examples <= 0.25
-        assert 0.24 < of.validated / r.validated <= 0.25
+        assert 0.17 < of.examples / r.examples <= 2 / 11
+        assert 0.17 < of.validated / r.validated <= 2 / 11
 
 
 @pytest.mark.parametrize("name", ["scaffold", "feddyn"])
@@ -320,11 +341,11 @@ def test_a_lie_about_the_examples_counts_as_little_in_the_mean_of_what_clients_k
     grid.faults[1002] = lambda reply: numbers(examples=next(lies))(remembering_so_many(reply, 1e9))
     once: Any = {"method": getattr(methods, name), "schedule": ft.random_search(budget=4, longest=4), "cohort": 10}
     study = tune(grid, fleet_of(grid, least=10), **once)
-    assert study.problem.faults == {"capped": 4}
+    assert study.problem.faults["capped"] == 4
     [state] = states(study).values()
     assert state.slots["weight"][:2].tolist() == [study.history[-1].examples, 10]
     liar: Any = state.memory[client_number("phone2")]
-    assert 0.24 < liar["weight"][0] / study.history[-1].examples <= 0.25
+    assert 0.17 < liar["weight"][0] / study.history[-1].examples <= 2 / 11
 
 
 def remembering_so_many(reply: Message, examples: float) -> Message:
@@ -332,11 +353,11 @@ def remembering_so_many(reply: Message, examples: float) -> Message:
     return reply
 
 
-def test_honest_devices_are_not_touched():
-    for method in (methods.fedavg, methods.scaffold):
-        study = tune(grid_of(), method=method, fedex=ft.FedEx(k=4, eps=1.0))
-        assert not study.problem.faults
-        assert not any(r.bounded for r in study.history)
+@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
+def test_honest_devices_are_hardly_touched(name):
+    study = tune(grid_of(), method=getattr(methods, name), fedex=ft.FedEx(k=4, eps=1.0))
+    assert study.problem.faults.keys() <= {"shortened"}
+    assert sum(r.bounded for r in study.history) < 0.05 * sum(r.clients for r in study.history)
 
 
 # Fuzzing
@@ -434,3 +455,54 @@ def test_any_handshake_is_an_id_or_malformed(content):
         assert 0 < len(str(*id)) <= 200
         assert handshake.natural(*id) == handshake.natural(*id)
         assert handshake.client_number(*id) >= 0
+
+
+plans = st.fixed_dictionaries(
+    {"version": st.just(VERSION)},
+    optional={
+        "arm": config_values | st.integers(0, 3),
+        "round": config_values | st.integers(0, 3),
+        "method": texts | config_values,
+        "split": texts | config_values,
+        "seed": texts | config_values | st.integers().map(str) | st.just("9" * 5000),
+        "progress": st.floats() | config_values,
+        "server": texts | config_values | st.sampled_from(["{}", '{"lr": 1}', "[]", "{", "[" * 100_000, "NaN"]),
+        "parent": config_values,
+        "out": config_values,
+    },
+)
+choices = st.sampled_from(["[]", "[[0, {}]]", '[["a", {}]]', "[[0]]", '[[1, {"lr": 0.1}], [2, []]]', "[" * 9999, "0"])
+jobs = st.dictionaries(st.sampled_from(["choices", "x"]), choices | config_values, max_size=2)
+requests = st.fixed_dictionaries(
+    {},
+    optional={
+        "fedtuner": plans.map(ConfigRecord) | records,
+        "job": jobs.map(ConfigRecord) | records,
+        "arrays": honest_arrays | array_records | records,
+        "memory": array_records | records,
+        "slots": array_records | records,
+    },
+)
+whole = st.fixed_dictionaries(
+    {name: st.just(str(name)) for name in ("method", "split")}
+    | {"version": st.just(VERSION), "arm": st.just(1), "round": st.just(2), "seed": st.integers().map(str)}
+    | {"progress": st.floats(0, 1), "server": st.sampled_from(["{}", "[]"])},
+    optional={"parent": config_values, "out": config_values},
+).map(ConfigRecord)
+almost = st.fixed_dictionaries({"fedtuner": whole, "job": jobs.map(ConfigRecord), "arrays": honest_arrays})
+
+
+@pytest.mark.slow
+@settings(max_examples=FUZZ, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(requests | almost)
+def test_any_message_is_a_plan_or_malformed(content):
+    message = RecordDict(content)
+    read = outcome(lambda: (plan_of(message), lineage_of(message)))
+    if not isinstance(read, str):
+        (method, made), lineage = read
+        assert isinstance(method, str)
+        assert [type(v) for v in (made.seed, made.arm, made.round, made.split)] == [int, int, int, str]
+        assert isinstance(made.server, dict)
+        assert all(type(c.label) is int and isinstance(c.config, dict) for c in made.jobs[0].choices)
+        assert made.jobs[0].config is not None
+        assert all(type(arm) is int for arm in lineage.out)

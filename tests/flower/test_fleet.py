@@ -30,6 +30,7 @@ from fedtuner.core.privacy import Gaussian
 from fedtuner.core.records import Arm, Record, State
 from fedtuner.core.round import Round
 from fedtuner.core.schedule import outline
+from fedtuner.core.screens import Norm, Values, Weights
 from fedtuner.errors import FleetError, SpecError
 from fedtuner.flower import dispatch
 from fedtuner.flower.handshake import client_number, natural
@@ -60,7 +61,13 @@ def tune(grid: MemoryGrid, problem: Any = None, **changed: Any) -> ft.Study:
 
 
 def simulate(**changed: Any) -> ft.Study:
-    return toys.tune(**({"method": ft.methods.fedavg, "schedule": SHORT} | changed))
+    """A study; in a Simulation, too, with the screens that a Fleet has by default."""
+    problem = changed.get("problem")
+    model = toys.Softmax() if problem is None else problem.model
+    screens = (Values(model.metric.worst), Weights(), Norm(trainable=model.trainable))
+    fleet = isinstance(problem, ft.flower.Fleet)
+    usual = {"method": ft.methods.fedavg, "schedule": SHORT} | ({} if fleet else {"screens": screens})
+    return toys.tune(**(usual | changed))
 
 
 @functools.cache
@@ -485,7 +492,7 @@ def test_whatever_goes_wrong_the_study_ends_and_its_records_say_so(faults):
         np.isfinite(state.w).all() and abs(state.belief.theta.p.sum() - 1) < 1e-9 for state in states(study).values()
     )
     assert all(r.examples <= 5 * 22 + 10 * 22 for r in study.history)
-    assert set(seen) <= {*dropped, "late", "capped", "bounded", "failing"}
+    assert set(seen) <= {*dropped, "late", "capped", "bounded", "shortened", "failing"}
 
 
 # Who is there

@@ -127,15 +127,17 @@ class Round:
         return screened
 
     def _recomputed(self, plan: Plan, job: Job, given: Report | None, screened: Report | None) -> Report | None:
-        """Return a screened report; what is computed from its change and its |T| is computed again."""
+        """Return a screened report; what is computed from its change, its |T| and its memory is computed again."""
         if given is None or screened is None:
             return screened
         method, made = self.setup.method, screened
         if screened.change is not given.change:
             extra = method.optimiser(plan.server).extra(screened.change[: self.federation.model.trainable])
             made = replace(made, extra={**made.extra, **extra}) if extra else made
-        if screened.examples != given.examples and method.recount is not None and screened.memory:
-            sent, kept = method.recount(job, screened.examples, screened.memory)
+        same = screened.examples == given.examples and screened.memory is given.memory
+        if not same and method.recount is not None and screened.memory:
+            with np.errstate(over="ignore", invalid="ignore"):
+                sent, kept = method.recount(job, screened.examples, screened.memory)
             made = replace(made, extra={**made.extra, **sent}, memory={**made.memory, **kept})
         return made
 

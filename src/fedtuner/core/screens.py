@@ -108,7 +108,7 @@ class Weights:
 
     kind: ClassVar[str] = "weights"
     most: int | None = None
-    share: float = 0.25
+    share: float = 0.1
 
     def __post_init__(self) -> None:
         if self.most is not None:
@@ -165,45 +165,43 @@ def _counting(metrics: Metrics, count: int) -> Metrics:
 class Norm:
     """A screen for updates: one that is longer than ``times`` medians of its round is shortened to that.
 
-    Candidates may differ in their learning rate by orders of magnitude, and updates do so with them. So the median is
-    the larger of two: of the lengths, and of the lengths per unit of the learning rate, times the client's own.
-    ``rate`` is its name in the client's configuration; where there is none it is 1. What is trained (the first
-    ``trainable`` entries) and statistics are compared apart. Medians are the lower ones, of the vectors that are not
-    zero.
+    One of more than ``most`` medians is left out, and its client's |T| counts as 0; what the client measured is used,
+    so that a tuner learns of configurations that diverge. Candidates may differ in their learning rate by orders of
+    magnitude, and updates do so with them. So the median is the larger of two: of the lengths, and of the lengths per
+    unit of the learning rate, times the client's own. ``rate`` is its name in the client's configuration; where there
+    is none it is 1. What is trained (the first ``trainable`` entries) and statistics are compared apart. Medians are
+    the lower ones, of the vectors that are not zero.
 
-    Further vectors differ far more between honest clients: SCAFFOLD's by 10^4 medians, where some clients have learned
-    their data by heart. They are also sums of what clients remember, so that none can be shortened. A report with one
-    of more than ``further`` medians is dropped. Single numbers, such as squared lengths, are not compared.
+    Further vectors of a method are shortened alike: of what a client keeps and the server sums (SCAFFOLD's control) the
+    vector that it keeps. Single numbers, such as squared lengths, are not compared.
     """
 
     kind: ClassVar[str] = "norm"
-    times: float = 10.0
-    further: float = 1e6
+    times: float = 3.0
+    most: float = 30.0
     rate: str = "lr"
     trainable: int | None = None  # None: all of w
 
     def __post_init__(self) -> None:
         checks.number("norm.times", self.times, 1)
-        checks.number("norm.further", self.further, 1)
+        checks.number("norm.most", self.most, self.times)
 
     def __call__(self, plan: Plan, reports: Reports) -> list[Report | None]:
+        """Return the reports with their vectors shortened, or their updates left out."""
         rates = {job.client: self._rate(job.config) for job in plan.jobs}
         used = {n: r for n, r in enumerate(reports) if r is not None and r.finite and r.examples}
         rate = {n: rates.get(r.client, 1.0) for n, r in used.items()}
+        vectors = {n: {**self._parts(r), **further(r)} for n, r in used.items()}
         factors: dict[int, dict[str, float]] = {n: {} for n in used}
-        for times, vectors in (
-            (self.times, {n: self._parts(r) for n, r in used.items()}),
-            (self.further, {n: {k: v for k, v in r.extra.items() if v.size > 1} for n, r in used.items()}),
-        ):
-            for name in {name for of in vectors.values() for name in of}:
-                lengths = {n: length(of[name]) for n, of in vectors.items() if name in of}
-                usual = _lower_median(list(lengths.values()))
-                per_rate = _lower_median([x / rate[n] for n, x in lengths.items()])
-                for n, x in lengths.items():
-                    limit = times * max(usual, per_rate * rate[n])
-                    if x > limit:
-                        factors[n][name] = limit / x
-        return [None if r is None else self._screened(r, factors.get(n, {})) for n, r in enumerate(reports)]
+        for name in {name for of in vectors.values() for name in of}:
+            lengths = {n: length(of[name]) for n, of in vectors.items() if name in of}
+            usual = _lower_median(list(lengths.values()))
+            per_rate = _lower_median([x / rate[n] for n, x in lengths.items()])
+            for n, x in lengths.items():
+                limit = self.times * max(usual, per_rate * rate[n])
+                if x > limit:
+                    factors[n][name] = limit / x
+        return [r if r is None or not factors.get(n) else self._screened(r, factors[n]) for n, r in enumerate(reports)]
 
     def _rate(self, config: Config) -> float:
         rate = config.get(self.rate, 1.0)
@@ -213,13 +211,23 @@ class Norm:
         head = report.change[: self.trainable]
         return {".trained": head, ".statistics": report.change[head.size :]}
 
-    def _screened(self, report: Report, factors: Mapping[str, float]) -> Report | None:
-        if factors.keys() & report.extra.keys():
-            return None
-        parts = self._parts(report)
-        if not factors.keys() & parts.keys():
-            return report
-        return replace(report, change=np.concatenate([_times(v, factors.get(k, 1.0)) for k, v in parts.items()]))
+    def _screened(self, report: Report, factors: Mapping[str, float]) -> Report:
+        parts, compared, change = self._parts(report), further(report), report.change
+        if parts.keys() & factors.keys():
+            change = np.concatenate([_times(v, factors.get(name, 1.0)) for name, v in parts.items()])
+        extra, memory = (
+            {name: _times(v, factors.get(name, 1.0)) if v is compared.get(name) else v for name, v in of.items()}
+            for of in (report.extra, report.memory)
+        )
+        left_out = min(factors.get(name, 1.0) for name in parts) < self.times / self.most
+        examples = 0 if left_out else report.examples
+        return replace(report, change=change, extra=extra, memory=memory, examples=examples)
+
+
+def further(report: Report) -> dict[str, Vector]:
+    """Return a method's vectors beside the change: of those that the client keeps, what it keeps."""
+    named = {name: report.memory.get(name, v) for name, v in report.extra.items()}
+    return {name: v for name, v in named.items() if v.size > 1}
 
 
 def length(v: Vector) -> float:
@@ -235,16 +243,19 @@ def _times(v: Vector, factor: float) -> Vector:
 def differences(before: Report, after: Report | None) -> dict[str, str]:
     """Return what screens did to a report, in words, by its kind: screened, capped, bounded, shortened."""
     if after is None:
-        further = "".join(f", {name} of length {length(v):.3g}" for name, v in before.extra.items() if v.size > 1)
-        return {"screened": f"its report is left out: {_values_text(before)}{further}"}
+        return {"screened": f"its report is left out: {_values_text(before)}"}
     found = {}
+    left_out = before.examples and not after.examples
     sizes, counted = ((r.examples, r.after.count) for r in (before, after))
-    if sizes != counted:
+    if sizes != counted and not left_out:
         found["capped"] = f"{sizes[0]} and {sizes[1]} examples count as {counted[0]} and {counted[1]}"
     if _values(before) != _values(after):
         found["bounded"] = f"{_values_text(before)} count as {_values_text(after)}"
-    if before.change is not after.change:
-        found["shortened"] = f"an update of length {length(before.change):.3g} counts as {length(after.change):.3g}"
+    vectors, used = ({"an update": r.change, **further(r)} for r in (before, after))
+    lengths = {name: (length(v), length(used[name])) for name, v in vectors.items() if v is not used[name]}
+    if lengths:
+        cut = [f"{name} of length {x:.3g} counts as {0 if left_out else y:.3g}" for name, (x, y) in lengths.items()]
+        found["shortened"] = ", ".join(cut)
     return found
 
 

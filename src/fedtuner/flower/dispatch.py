@@ -241,12 +241,13 @@ class Dispatch:
 
 
 def _at_fault(reports: Sequence[Report | None], screened: Sequence[Report | None]) -> set[int]:
-    """Return the clients whose report a screen dropped, or whose update is broken while most others' are not.
+    """Return the clients whose report or update a screen left out, or whose update is broken while most are not.
 
     Where half of the updates are broken, the cause is a configuration, not a device.
     """
-    dropped = {r.client for r, s in zip(reports, screened, strict=True) if r is not None and s is None}
-    arrived = [s for s in screened if s is not None]
+    both = [(r, s) for r, s in zip(reports, screened, strict=True) if r is not None]
+    dropped = {r.client for r, s in both if s is None or (r.examples and not s.examples)}
+    arrived = [s for _, s in both if s is not None]
     broken = {s.client for s in arrived if not s.finite}
     return dropped | (broken if 2 * len(broken) < len(arrived) else set())
 

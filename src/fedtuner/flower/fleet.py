@@ -72,10 +72,10 @@ class Fleet(FederationDefaults):
 
     Unless a study says otherwise (``screens=``), reports are screened: ``Values``, ``Weights`` and ``Norm`` of
     ``fedtuner.core.screens``. ``most_examples`` bounds the weight of one client in a round, |T| and |V| each; by
-    default the bound is ten times the median of the round, and a quarter of its sum. ``worst_error`` is for models
-    given as arrays: infinity where the app's error is no rate. ``least_loss`` is the smallest loss that there can be:
-    minus infinity where losses may be negative. ``secure`` sends updates and losses through secure aggregation.
-    ``clock`` is for tests.
+    default the bound is ten times the median of the round, and a tenth of its sum or twice the mean of the others.
+    ``worst_error`` is for models given as arrays: infinity where the app's error is no rate. ``least_loss`` is the
+    smallest loss that there can be: minus infinity where losses may be negative. ``secure`` sends updates and losses
+    through secure aggregation. ``clock`` is for tests.
     """
 
     save_every_round = True
