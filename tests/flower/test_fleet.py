@@ -65,8 +65,8 @@ def simulate(**changed: Any) -> ft.Study:
     problem = changed.get("problem")
     model = toys.Softmax() if problem is None else problem.model
     screens = (Values(model.metric.worst), Weights(), Norm(trainable=model.trainable))
-    fleet = isinstance(problem, ft.flower.Fleet)
-    usual = {"method": ft.methods.fedavg, "schedule": SHORT} | ({} if fleet else {"screens": screens})
+    given = isinstance(problem, ft.flower.Fleet) or "privacy" in changed  # privacy has no screens
+    usual = {"method": ft.methods.fedavg, "schedule": SHORT} | ({} if given else {"screens": screens})
     return toys.tune(**(usual | changed))
 
 

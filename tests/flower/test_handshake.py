@@ -30,7 +30,7 @@ def test_another_version_is_refused_and_says_so():
 
     grid = MemoryGrid()
     grid.add(ft.flower.client_app(toys.Softmax(), lambda context: CLIENTS[0], mods=[older]))
-    with pytest.raises(FleetError, match="its messages are of version 0, the server's of 2: install one fedtuner on b"):
+    with pytest.raises(FleetError, match="its messages are of version 0, the server's of 3: install one fedtuner on b"):
         tune(grid, fleet_of(grid, wait=10.0))
     grid.apps[1000] = app
     assert fleet_of(grid, least=1).everyone()

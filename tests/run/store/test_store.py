@@ -692,7 +692,7 @@ def test_a_disk_that_refuses_stops_the_study_before_any_work(tmp_path, monkeypat
 @pytest.mark.parametrize("where", ["file", "file/below/it"])
 def test_a_path_that_cannot_be_a_folder(tmp_path, where):
     (tmp_path / "file").write_text("I am a file")
-    with pytest.raises(StoreError, match="cannot write to"):
+    with pytest.raises(StoreError, match=r"file is a file, but a study's store is a folder: use another --store"):
         toys.tune(store=tmp_path / where)
     assert (tmp_path / "file").read_text() == "I am a file"
 
