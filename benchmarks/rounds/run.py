@@ -73,6 +73,7 @@ WAYS: dict[str, Way] = {
     "untuned": untuned, "default+": extrapolated, "SHA + FedEx, T/10": sha_fedex, "SHA, 0.64 T": sha_long, "auto": auto,
     "auto, own cohorts": partial(auto, cohorts="independent"),
 }  # fmt: skip
+BASELINES = ("untuned", "default+", "SHA + FedEx, T/10", "SHA, 0.64 T")
 BOTH = ("untuned", "default+", "auto", "auto, own cohorts")  # ways whose training does not depend on the target
 
 
@@ -115,6 +116,28 @@ def table(lines: list[dict[str, Any]]) -> str:
     return "\n".join(rows)
 
 
+def means(lines: list[dict[str, Any]], metric: str) -> dict[tuple[str, int], dict[str, float]]:
+    """Return the mean errors by problem and budget, and by way."""
+    found: dict[tuple[str, int], dict[str, list[float]]] = {}
+    for r in lines:
+        if r["target"] == ("personalized" if r["way"] in BOTH else metric):
+            found.setdefault((r["problem"], r["budget"]), {}).setdefault(r["way"], []).append(r[metric])
+    return {cell: {way: statistics.mean(of) for way, of in ways.items()} for cell, ways in found.items()}
+
+
+def ratios(lines: list[dict[str, Any]], metric: str) -> dict[str, tuple[float, int]]:
+    """Return the mean over problems and budgets of ``auto``'s mean error / another way's, and over how many.
+
+    The best baseline is that of each problem and budget, of those that have all four.
+    """
+    cells = [ways for ways in means(lines, metric).values() if "auto" in ways]
+    found = {way: [c["auto"] / c[way] for c in cells if way in c] for way in BASELINES}
+    found["the best of them"] = [
+        c["auto"] / min(c[way] for way in BASELINES) for c in cells if all(way in c for way in BASELINES)
+    ]
+    return {way: (statistics.mean(of), len(of)) for way, of in found.items() if of}
+
+
 def behind(lines: list[dict[str, Any]], by: float = 0.005) -> dict[str, tuple[int, int]]:
     """Return in how many studies ``auto`` is worse than untuned with all rounds by more than ``by``, of how many."""
     default = {(r["problem"], r["budget"], r["seed"]): r for r in lines if r["way"] == "untuned"}
@@ -154,6 +177,8 @@ def main() -> None:
                         print(*(made[k] for k in (*keys, "global", "personalized", "cpu")), flush=True)
     print(table(read(asked.out)))
     for metric, (worse, of) in behind(read(asked.out)).items():
+        ahead = (f"{way} {ratio:.2f} ({n})" for way, (ratio, n) in ratios(read(asked.out), metric).items())
+        print(f"auto's {metric} error / that of (mean over problems and budgets):", ", ".join(ahead))
         print(f"auto is more than 0.5 points worse than untuned in {worse} of {of} studies ({metric})")
 
 

@@ -95,16 +95,6 @@ def test_the_default_may_win_the_duel():
     assert winner == (8, 64)
 
 
-def test_the_default_has_the_benefit_of_the_doubt():
-    """The other must be better by more than what differs from round to round."""
-
-    def losses(arm, t, noise):
-        return 2 * (0.5 + (noise if t % 2 else -noise) - 0.01,) if arm == 3 else (0.5, 0.5) if arm == 7 else (1.0, 1.0)
-
-    assert played(Duel(100), lambda arm, t: losses(arm, t, 0.001))[0][2].start[8].parent == (3, 12)
-    assert played(Duel(100), lambda arm, t: losses(arm, t, 0.1))[0][2].start[8].parent == (0, 3)
-
-
 def test_a_duel_is_not_won_by_clients_that_learn_by_themselves():
     """Where the server's model has learned nothing, its clients' losses after local training say nothing of it."""
 

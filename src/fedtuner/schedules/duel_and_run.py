@@ -4,7 +4,6 @@
 2. The best of them and the default (the second best, if the default is the best) train three times as long, both from
    the best arm's model: what is compared is how a configuration goes on from a model that learns, not how it begins.
    Where the best arm's model is no better than an untrained one, each goes on from its own: it may be beyond repair.
-   The default has the benefit of the doubt.
 3. The winner trains alone for the rest of the budget. Its rounds are watched. Where its smoothed score rises clearly
    above its lowest, or where it diverges, its training goes back to the model that it had there, with a smaller step.
    A default that wins on the other's model has shown that learning fast does not last here: it trains as it would have
@@ -34,7 +33,6 @@ MOST, LEAST = 9, 3  # arms; with fewer, a search does not pay
 FEWEST = 3  # rounds of the rung
 AFTER = 0.25  # weight of the loss after local training, beside that before it, in an arm's first scores
 LEARNED = 0.98  # of the untrained model's loss: above it, an arm has learned nothing
-DOUBT = 1.5  # standard errors by which an arm must be better than the default
 RISE = 0.2  # of the untrained model's loss: how far the smoothed score may rise above its lowest
 SMOOTHING = 0.9
 LOWER = 3.0  # a return divides the step by it
@@ -117,24 +115,20 @@ class Duel:
         return (yield from self._run((winner, until), first, (rival if winner == leader else leader,)))
 
     def _winner(self, evidence: Evidence, leader: int, rival: int, untrained: float) -> int:
-        """Return the better one after a duel; the default, where the other is not clearly better.
+        """Return the better one after a duel.
 
-        An arm whose server's model has learned nothing is behind one whose has: its clients learn by themselves.
+        Where the server's model of one has learned nothing, the loss before local training decides: that after it may
+        be what clients learn by themselves. The default wins a tie.
         """
         scores = self._scores(evidence, smaller_of_both, untrained, self.rung)
-        rounds = {arm: [r for r in evidence.records[arm] if r.round > self.rung] for arm in scores}
-        learned = {
-            arm: math.isfinite(scores[arm][0]) and self._before(of, untrained) <= LEARNED * untrained
-            for arm, of in rounds.items()
+        before = {
+            arm: self._before([r for r in evidence.records[arm] if r.round > self.rung], untrained)
+            for arm in (leader, rival)
         }
-        if learned[leader] != learned[rival]:
-            return leader if learned[leader] else rival
-        winner = best(scores, 2)[0]
+        if not all(math.isfinite(score[0]) for score in scores.values()) or max(before.values()) <= LEARNED * untrained:
+            return best(scores, 2)[0]
         default, other = (leader, rival) if leader == 0 else (rival, leader)
-        if winner == default or default in evidence.ended or not learned[default]:
-            return winner
-        values = {arm: [smaller_of_both(r, untrained) for r in of] for arm, of in rounds.items()}
-        return default if gain(values[default], values[other], self.discount) < DOUBT else other
+        return other if before[other] < before[default] else default
 
     def _before(self, records: Sequence[Record], untrained: float) -> float:
         return discounted([min(r.loss_before, untrained) for r in records], self.discount)
@@ -217,22 +211,6 @@ def smaller_of_both(record: Record, untrained: float) -> float:
     before = _mean(record, lambda before, after: min(before, untrained))
     after = _mean(record, lambda before, after: min(after, untrained))
     return min(before, after)
-
-
-def gain(default: Sequence[float], other: Sequence[float], discount: float) -> float:
-    """Return by how many standard errors the other's rounds are better than the default's, the later the heavier.
-
-    >>> gain([2.0, 1.9, 1.8], [1.0, 0.9, 0.8], 1.0), gain([1.0, 2.0], [2.0, 1.0], 1.0)
-    (inf, 0.0)
-    """
-    pairs = [a - b for a, b in zip(default, other, strict=False) if math.isfinite(a - b)]
-    weights = [discount**age for age in range(len(pairs) - 1, -1, -1)]
-    total = sum(weights)
-    shares = [weight / total for weight in weights]
-    mean = sum(p * x for p, x in zip(shares, pairs, strict=True))
-    left = 1 - sum(p * p for p in shares)  # what n - 1 is to n, where all weigh the same
-    square = sum((p * (x - mean)) ** 2 for p, x in zip(shares, pairs, strict=True))
-    return mean / math.sqrt(square / left) if square > 1e-24 and left > 0 else math.copysign(math.inf, mean)
 
 
 def _mean(record: Record, value: Callable[[float, float], float]) -> float:
