@@ -324,7 +324,7 @@ def test_a_model_without_arrays_is_refused():
 
 
 def test_arrays_are_a_model_that_clients_train():
-    model = Arrays([np.zeros(2)], worst_error=math.inf)
+    model = Arrays([np.zeros(2)], Metric(worst=math.inf))
     assert model.own_training
     assert model.metric.worst == math.inf
     assert model.start is not None

@@ -66,6 +66,27 @@ def test_the_value_is_that_of_all_data_together(secure):
     assert 0 <= study.history[-1].error_after <= 1
 
 
+def test_groups_of_devices_and_an_apps_metric_have_names():
+    grid = MemoryGrid()
+    for client in CLIENTS:
+        grid.add(ft.flower.client_app(toys.Softmax(), lambda context, c=client: c))
+    groups = {client.id: "rural" if n < 2 else "urban" for n, client in enumerate(CLIENTS)}
+    fleet = ft.flower.Fleet(grid, toys.Softmax(), groups=groups, least=6, deadline=10.0, clock=grid.clock)
+    schedule = ft.random_search(budget=1, longest=1)
+    study = toys.tune(
+        problem=fleet, method="fedavg", schedule=schedule, cohort=6, fedex=None, across="worst group"
+    )  # fmt: skip
+    [record] = study.history
+    means = []
+    for name in ("rural", "urban"):
+        rows = [row for row in record.rows if groups[row.client] == name]
+        means.append(np.average([row.error_after for row in rows], weights=[row.validated for row in rows]))
+    assert record.error_after == pytest.approx(max(means))
+    own = ft.flower.Fleet(grid, {"w": np.zeros(2)}, metric=ft.Metric("f1", rate=True, maximise=True), clock=grid.clock)
+    assert own.model.metric.text(0.25) == "75.0 %"
+    assert own.screens[0].undefined
+
+
 SCALE = Scale.of(SecAgg(clip=4.0, most_examples=50), "error", 1.0)
 
 

@@ -21,6 +21,7 @@ from flwr.serverapp import Grid
 from fedtuner import checks
 from fedtuner.core.executor import Executor
 from fedtuner.core.federation import FederationDefaults
+from fedtuner.core.metric import Metric
 from fedtuner.core.model import Learner, Model, Task, Vector
 from fedtuner.core.records import State
 from fedtuner.core.round import UNUSABLE, Round
@@ -73,9 +74,10 @@ class Fleet(FederationDefaults):
     Unless a study says otherwise (``screens=``), reports are screened: ``Values``, ``Weights`` and ``Norm`` of
     ``fedtuner.core.screens``. ``most_examples`` bounds the weight of one client in a round, |T| and |V| each; by
     default the bound is ten times the median of the round, and a tenth of its sum or twice the mean of the others.
-    ``worst_error`` is for models given as arrays: infinity where the app's error is no rate. ``least_loss`` is the
-    smallest loss that there can be: minus infinity where losses may be negative. ``secure`` sends updates and losses
-    through secure aggregation. ``clock`` is for tests.
+    ``metric`` is for models given as arrays: the name of the app's metric, whether it is a rate and higher is better;
+    ``worst_error`` in its place is infinity where the app's error is no rate. ``least_loss`` is the smallest loss that
+    there can be: minus infinity where losses may be negative. ``groups`` names groups of clients by their ids.
+    ``secure`` sends updates and losses through secure aggregation. ``clock`` is for tests.
     """
 
     save_every_round = True
@@ -90,6 +92,8 @@ class Fleet(FederationDefaults):
         deadline: float = 600.0,
         most_examples: int | None = None,
         worst_error: float = 1.0,
+        metric: Metric | None = None,
+        groups: Mapping[str | int, str] | None = None,
         least_loss: float = 0.0,
         secure: SecAgg | None = None,
         name: str = "flower",
@@ -103,15 +107,16 @@ class Fleet(FederationDefaults):
         self.model: Model
         self.wire: Wire
         if isinstance(model, (Mapping, Sequence)):
-            self.model = self.wire = Arrays(model, worst_error)
+            self.model = self.wire = Arrays(model, metric or Metric(worst=worst_error))
         else:
             self.model, self.wire = model, Flat(model.size)
         if self.wire.own_training and secure is not None:
             raise SpecError("secure aggregation needs a task: give one, and make the clients by client_app")
         self.name, self.least, self.wait, self.deadline = name, least, float(wait), float(deadline)
-        self.least_loss = least_loss
+        self.least_loss, self.groups = least_loss, checks.groups(groups, groups or ())
         weights = Weights() if most_examples is None else Weights(most_examples, share=1.0)
-        values = Values(self.model.metric.worst, least_loss, undefined=self.model.metric.value is not None)
+        judged = metric is not None or self.model.metric.value is not None
+        values = Values(self.model.metric.worst, least_loss, undefined=judged)
         screens = (values, weights, Norm(trainable=self.model.trainable))
         self.shows, self.screens = ("reports", screens) if secure is None else ("sums", ())
         self.faults: Counter[str] = Counter()  # what went wrong, by kind

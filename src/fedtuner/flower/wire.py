@@ -52,10 +52,10 @@ class Flat:
 class Arrays(NamedArrays):
     """The arrays of an app that trains by its own code, in messages with their own names and types."""
 
-    def __init__(self, given: ArrayRecord | Mapping[str, Any] | Sequence[Any], worst_error: float = 1.0) -> None:
+    def __init__(self, given: ArrayRecord | Mapping[str, Any] | Sequence[Any], metric: Metric | None = None) -> None:
         named = given if isinstance(given, Mapping) else {str(i): array for i, array in enumerate(given)}
         arrays = {name: array.numpy() if isinstance(array, Array) else array for name, array in named.items()}
-        super().__init__(arrays, Metric(worst=worst_error))
+        super().__init__(arrays, metric)
 
     def record(self, w: Vector) -> ArrayRecord:
         """Return w as the app's arrays."""
