@@ -90,7 +90,7 @@ COMMANDS = [
     ("store-of-another", (*RUN, "--store", "done", "--set", "fedex.eps=0.5"), r"done holds another study \(tuner.eps: 0.3 in"),
     ("store-of-another-seed", (*RUN, "--store", "done", "--seed", "5"), r"done holds another study \(seed: 0 in the store, 5"),
     ("store-of-many-changes", (*RUN, "--store", "done", "--set", "client.lr=[" + ",".join(f"{i}.0" for i in range(1, 300)) + "]"),
-     r"done holds another study \(client.lr"),
+     r"done holds another study \(client.batch: .*Use another --store"),
     # show
     ("show-absent", ("show", "nowhere"), r"no study in nowhere: there is no journal; 'fedtuner run' makes one"),
     ("show-a-folder", ("show", "folder"), r"no study in folder: there is no journal"),

@@ -44,7 +44,7 @@ from fedtuner.core.store import (
     Won,
 )
 from fedtuner.core.tally import spread
-from fedtuner.errors import FedtunerWarning, Interrupted, StoreError
+from fedtuner.errors import FedtunerWarning, Interrupted, StoreError, one_line
 from fedtuner.rng import stream
 from fedtuner.run.executors import open_executor
 from fedtuner.run.journal import Journal, fold, read
@@ -456,8 +456,9 @@ def _refuse(name: str, old: Begun, new: Begun) -> None:
     changed = list(tables.differences(was, now))
     changed += [f"{part}: its code, or what it holds, has changed" for part in code.changed(old.code, new.code)]
     if changed:
+        first = one_line("; ".join(changed[:5]), 240)
         raise StoreError(
-            f"{name} holds another study ({'; '.join(changed[:5])}{' ...' if len(changed) > 5 else ''}). "
+            f"{name} holds another study ({first}{' ...' if len(changed) > 5 else ''}). "
             "Use another --store (store=), or run with the stored settings to continue"
         )
 
