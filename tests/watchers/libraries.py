@@ -97,6 +97,11 @@ def logged(path):
             whole = b""
 
 
+def complete(found):
+    """The records, once the last of a run is among them."""
+    return found if any(record.WhichOneof("record_type") == "exit" for record in found) else []
+
+
 def items(given):
     return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in given}
 
@@ -104,8 +109,9 @@ def items(given):
 def test_wandb_offline(tmp_path):
     study = toys.tune(watch=ft.watchers.WandB(project="toy", mode="offline", dir=str(tmp_path)))
     [file] = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    written = toys.until(lambda: complete([*logged(file)]))
     lines, summary = [], {}
-    for record in logged(file):
+    for record in written:  # another process writes it, also after the run has ended
         lines.append(items(record.history.item))
         summary |= items(record.summary.update)
     for record in study.history:

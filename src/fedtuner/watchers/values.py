@@ -31,4 +31,4 @@ def library(name: str, extra: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise SpecError(f"this watcher needs {name}: pip install 'fedtuner[{extra}]'") from error
+        raise SpecError(f"this watcher needs {name.partition('.')[0]}: pip install 'fedtuner[{extra}]'") from error
