@@ -175,7 +175,9 @@ def _incumbent(canvas: Figure, views: Sequence[View], arm: int | None) -> None:
 
 
 def _part(axis: Mapping[str, Any], value: Any) -> float:
-    """Return where a value lies on its axis, from 0 to 1."""
+    """Return where a value lies on its axis, from 0 to 1; NaN for a hyperparameter that an arm does not have."""
+    if value is None:
+        return math.nan
     if axis["kind"] == "choice":
         return float(axis["choices"].index(value) / max(1, len(axis["choices"]) - 1))
     scale = math.log if axis["kind"] == "log" else float

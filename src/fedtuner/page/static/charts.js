@@ -8,8 +8,7 @@ const narrow = () => window.innerWidth < 640;
 function number(x) {
   if (x === null || x === undefined) return "none";
   if (typeof x !== "number") return String(x);
-  const text = String(+x.toPrecision(4));
-  return Number.isInteger(x) ? x.toLocaleString("en") : text;
+  return Number.isInteger(x) && Math.abs(x) < 1e9 ? x.toLocaleString("en") : String(+x.toPrecision(4));
 }
 const percent = (x) => (x === null || x === undefined ? "none" : `${(100 * x).toFixed(1)}\u00a0%`);
 const tick = (x) => `${+(100 * x).toPrecision(3)}\u00a0%`;
@@ -225,7 +224,7 @@ function configurations(study, chosen) {
   parallelAxis.push({ dim: axes.length, name: nameOf(study), type: "value", min: -rounded(-Math.min(...errors, 0)) || 0, max: rounded(Math.max(...errors, 1e-9)), ...common, nameTextStyle: { color: css("ink"), fontWeight: 600 },
     axisLabel: { ...common.axisLabel, formatter: tickOf(study, "error") } });
   const line = (row) => ({
-    name: String(row.arm), value: [...row.values.map((v, n) => (axes[n].kind === "choice" ? String(v) : v)), row.error],
+    name: String(row.arm), value: [...row.values.map((v, n) => (v !== null && axes[n].kind === "choice" ? String(v) : v)), row.error],
     lineStyle: row.arm === chosen ? { color: css("chosen"), width: 2.6, opacity: 1 } : { color: shade(rank.get(row.arm)), width: 1.6, opacity: 0.85 },
   });
   const winner = study.winner && known.find((row) => row.arm === study.winner.arm);

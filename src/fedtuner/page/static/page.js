@@ -144,7 +144,7 @@
     table("arm-table", "Configuration", ["hyperparameter", "value"], [...Object.entries(arm.client).map(([n, v]) => [`client.${n}`, number(v)]), ...Object.entries(arm.server).map(([n, v]) => [`server.${n}`, number(v)])]);
     const known = arm.theta && arm.theta.rounds.length;
     const top = known ? arm.theta.p.at(-1) : [], best = top.indexOf(Math.max(...top));
-    put("theta-text", known ? `At the end candidate c${best + 1} has probability ${number(top[best])} of ${top.length} candidates${arm.candidates[best] ? `: ${words(arm.candidates[best])}` : ""}.`
+    put("theta-text", known ? `At the end candidate c${best + 1} has probability ${number(top[best])} of ${top.length} candidates${words(arm.candidates[best] || {}) && `: ${words(arm.candidates[best])}`}.`
       : arm.candidates.length > 1 ? "No theta of this arm is in the journal yet." : "This arm has one client configuration, so there is no distribution over candidates.");
     draw("theta-chart", known ? theta(s, arm) : null, known ? `Theta over ${plural(arm.theta.rounds.length, "round")}; its entropy falls from ${number(arm.entropy[0])} to ${number(arm.entropy.at(-1))} nats.` : "");
     $("theta-numbers").hidden = !known;
