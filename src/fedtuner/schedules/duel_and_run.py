@@ -33,6 +33,7 @@ MOST, LEAST = 9, 3  # arms; with fewer, a search does not pay
 FEWEST = 3  # rounds of the rung
 AFTER = 0.25  # weight of the loss after local training, beside that before it, in an arm's first scores
 LEARNED = 0.98  # of the untrained model's loss: above it, an arm has learned nothing
+HARDLY = 0.005  # of the untrained model's loss: a difference of models that have learned next to nothing
 RISE = 0.2  # of the untrained model's loss: how far the smoothed score may rise above its lowest
 SMOOTHING = 0.9
 LOWER = 3.0  # a return divides the step by it
@@ -118,7 +119,7 @@ class Duel:
         """Return the better one after a duel.
 
         Where the server's model of one has learned nothing, the loss before local training decides: that after it may
-        be what clients learn by themselves. The default wins a tie.
+        be what clients learn by themselves. The default wins where it is hardly higher.
         """
         scores = self._scores(evidence, smaller_of_both, untrained, self.rung)
         before = {
@@ -128,7 +129,7 @@ class Duel:
         if not all(math.isfinite(score[0]) for score in scores.values()) or max(before.values()) <= LEARNED * untrained:
             return best(scores, 2)[0]
         default, other = (leader, rival) if leader == 0 else (rival, leader)
-        return other if before[other] < before[default] else default
+        return other if before[other] < before[default] - HARDLY * untrained else default
 
     def _before(self, records: Sequence[Record], untrained: float) -> float:
         return discounted([min(r.loss_before, untrained) for r in records], self.discount)
