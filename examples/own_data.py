@@ -39,8 +39,7 @@ def problem() -> ft.Simulation:
 if __name__ == "__main__":
     made = problem()
     print(f"{len(made.clients)} shops; left out, as too small to split: {made.left_out}")
-    schedule = ft.random_search(budget=40, longest=20)
-    study = ft.tune(made, fedex=ft.FedEx(k=3), schedule=schedule, cohort=5, target="global")
+    study = ft.tune(made, budget=100, cohort=5, target="global")
     print("test error", study.evaluate("test"))
     with TemporaryDirectory() as folder:  # the same from a file, for data that does not fit in memory
         lazy = shops(cache=Path(folder) / "wine.safetensors")

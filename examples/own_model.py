@@ -38,12 +38,9 @@ SPACE = ft.Space(
     client={
         "lr": ft.Float(1e-3, 1.0, log=True),
         "epochs": ft.Int(1, 3),
-        "batch": ft.PowerOfTwo(4, 32),
-        "momentum": [0.0, 0.9],
-        "dropout": ft.Float(0.0, 0.5),
-        "mu": ft.Float(1e-3, 1.0, log=True),
-    },
-    server={"lr": ft.Float(0.3, 3.0, log=True)},
+        "batch": [4, 8, 16, 32],
+        "dropout": 0.2,
+    }
 )
 
 
@@ -52,8 +49,7 @@ if __name__ == "__main__":
         problem(),
         space=SPACE,
         method=ft.methods.fedprox,
-        fedex=ft.FedEx(k=9),
-        schedule=ft.halving(budget=120, longest=30, eliminations=2, score="loss"),
+        budget=120,
         cohort=5,
         target="global",
         seed=1,

@@ -125,7 +125,7 @@ def test_the_journey_needs_public_names_alone() -> None:
 
 @pytest.mark.slow
 def test_example_study_runs(tmp_path: Path) -> None:
-    small = ("--set", "schedule.budget=30", "--set", "schedule.longest=10")
+    small = ("--set", "budget=30")
     run("-m", "fedtuner.cli", "run", "study.toml", "--store", tmp_path / "s", "--quiet", *small, cwd=ROOT / "examples")
     assert Folder(tmp_path / "s").exists()
 

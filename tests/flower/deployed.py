@@ -60,6 +60,7 @@ def check(log: str, store: Path) -> None:
     assert len(records(store)) == study["rounds_used"] == 3
     assert all(record.clients == 3 and not record.dropped for record in records(store))
     assert re.search(r"tuning: \d+/3 rounds", log)  # progress shows in the stream without being asked for
-    shown = re.search(r"accuracy: (\S+) with", log)
+    shown = re.search(r"accuracy: (\S+) with (.*)", log)
     assert shown
-    assert float(shown.group(1)) == 1 - study["result"]["score"]
+    assert 0 < float(shown.group(1)) < 1
+    assert all(f"'{name}': {value}" in shown.group(2) for name, value in study["result"]["client"].items())

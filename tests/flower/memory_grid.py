@@ -5,6 +5,7 @@ Its time is a clock that moves only when somebody sleeps on it, so that no test 
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -61,6 +62,7 @@ class MemoryGrid(Grid):
         self.replies: dict[str, deque[tuple[float, Message]]] = {}
         self.on_push: Callable[[Message], None] = lambda message: None
         self.next_id = 0
+        self._one = threading.RLock()  # Flower's older strategies send from many threads
 
     def add(self, app: ClientApp, partition: Any = None) -> int:
         node = 1000 + len(self.apps)
@@ -91,6 +93,10 @@ class MemoryGrid(Grid):
         return sorted(self.online)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        with self._one:
+            return self._push(messages)
+
+    def _push(self, messages: Iterable[Message]) -> list[str]:
         ids = []
         for message in messages:
             self.next_id += 1

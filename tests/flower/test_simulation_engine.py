@@ -58,7 +58,7 @@ def later(engine: Network) -> Network:
     """The same SuperLink with its next two runs under way."""
     for name in ("run", "toy"):
         engine.finish(name)
-    engine.launch(QUICKSTART / "before", "before", rounds=2)
+    engine.launch(QUICKSTART / "before", "before", **{"num-server-rounds": 2})
     engine.launch(SECURE, "secure", store=str(engine.folder / "secure"))
     return engine
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import flwr
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -246,7 +247,8 @@ class _OlderCalls(_Calls):
 def _described(error: Exception) -> str:
     """Return an error and the last line of code outside of installed packages that it came through."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if "site-packages" not in f.filename and f.filename != __file__]
+    others = ("site-packages", str(Path(flwr.__file__).parent), __file__)
+    own = [f for f in frames if not any(part in f.filename for part in others)]
     at = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     return f"{type(error).__name__}: {one_line(str(error), 120)}{at}"
 

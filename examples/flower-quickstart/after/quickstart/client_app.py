@@ -14,8 +14,8 @@ def train(msg: Message, context: Context) -> Message:
     net = Net()
     net.load_state_dict(msg.content["arrays"].to_torch_state_dict())
     trainset, _ = load_data(context.node_config["partition-id"], context.node_config["num-partitions"])
-    config = msg.content["config"]
-    fit(net, trainset, config["lr"], config["epochs"], config["batch"])
+    lr, run_config = msg.content["config"]["lr"], context.run_config
+    fit(net, trainset, run_config["local-epochs"], lr, run_config["batch-size"])
     metrics = MetricRecord({"num-examples": len(trainset[1])})
     return Message(RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}), reply_to=msg)
 

@@ -1,9 +1,13 @@
 """The network, the data of one device, and how it trains and validates."""
 
+from functools import cache
+
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
+
+CLIENTS = 1000  # rows that the devices have
 
 
 class Net(nn.Module):
@@ -18,23 +22,33 @@ class Net(nn.Module):
         return self.output(torch.relu(self.hidden(x)))
 
 
-def load_data(partition: int, partitions: int) -> tuple:
+digits = cache(load_digits)
+
+
+def examples(rows: np.ndarray) -> tuple:
+    """Return images and labels."""
+    return torch.tensor(digits().data[rows] / 16, dtype=torch.float32), torch.tensor(digits().target[rows])
+
+
+def load_data(partition_id: int, num_partitions: int) -> tuple:
     """Return a device's training and validation examples: neighbouring rows are of the same writers."""
-    digits = load_digits()
-    rows = np.array_split(np.arange(len(digits.target)), partitions)[partition]
-    rows = np.random.default_rng(partition).permutation(rows)
-    x = torch.tensor(digits.data[rows] / 16, dtype=torch.float32)
-    y = torch.tensor(digits.target[rows])
+    rows = np.array_split(np.arange(CLIENTS), num_partitions)[partition_id]
+    rows = np.random.default_rng(partition_id).permutation(rows)
     cut = len(rows) * 4 // 5
-    return (x[:cut], y[:cut]), (x[cut:], y[cut:])
+    return examples(rows[:cut]), examples(rows[cut:])
 
 
-def fit(net: nn.Module, data: tuple, lr: float, epochs: int, batch: int) -> None:
+def load_test() -> tuple:
+    """Return the server's test examples, of writers that no device has."""
+    return examples(np.arange(CLIENTS, 1797))
+
+
+def fit(net: nn.Module, data: tuple, epochs: int, lr: float, batch_size: int) -> None:
     """Train by SGD."""
     x, y = data
     optimizer = torch.optim.SGD(net.parameters(), lr=lr)
     for _ in range(epochs):
-        for rows in torch.randperm(len(y)).split(batch):
+        for rows in torch.randperm(len(y)).split(batch_size):
             optimizer.zero_grad()
             nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()
             optimizer.step()

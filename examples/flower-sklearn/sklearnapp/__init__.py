@@ -1,1 +1,0 @@
-"""A Flower app with scikit-learn, tuned by fedtuner."""
