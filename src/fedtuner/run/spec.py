@@ -218,6 +218,8 @@ def _auto(values: dict[str, Any]) -> Auto | None:
 
 def _elsewhere(key: str) -> str:
     """Return what to say after a key that is none of the top level: where it belongs, or the nearest one."""
+    if key == "space":
+        return ": ranges and values stand under [client] and [server]"
     if key in ("axes", "base", "figures"):
         return ": this file is a suite, which 'fedtuner bench' runs"
     inner = {f"{name}.{setting}" for name in _SETTINGS if name != "tuner" for setting in _SETTINGS[name]}
