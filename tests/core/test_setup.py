@@ -348,7 +348,7 @@ def test_a_setup_is_a_table_of_plain_values_by_the_names_of_a_study_toml() -> No
     assert "gamma" not in table["tuner"]  # drawn per arm
     assert table["sampler"] == "uniform"
     assert table["combine"] == {"kind": "trimmed", "share": 0.2}
-    assert table["screens"] == [{"kind": "weights", "most": 5, "share": 0.25}]
+    assert table["screens"] == [{"kind": "weights", "most": 5, "share": 0.1}]
     assert "privacy" not in table
     assert table["seed"] == 4
     assert ft.Space(table["client"], table["server"]) == setup.space

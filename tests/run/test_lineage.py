@@ -223,7 +223,11 @@ def test_children_of_an_arm_that_has_ended_begin_where_it_ended():
     """An arm that diverges in its first round has no state after round 2: the state that it ended with is taken."""
     problem = quadratics(spread=30.0)
     study = toys.tune(
-        problem=problem, schedule=Branching(), space=ft.Space(server={"lr": 3e38}), method=ft.methods.fedavg, fedex=None
+        problem=problem,
+        schedule=Branching(),
+        space=ft.Space({"lr": ft.Float(0.1, 0.2)}, {"lr": 3e38}),
+        method=ft.methods.fedavg,
+        fedex=None,
     )
     assert study.journal.arms[3].parent == (0, 1)
     assert [study.journal.round_of(arm) for arm in range(4)] == [1, 1, 2, 2]

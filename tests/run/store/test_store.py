@@ -425,7 +425,7 @@ def test_tune_refuses_a_store_in_use_and_leaves_it_alone(tmp_path):
         ({"schedule": ft.halving(26, 10, 2, 2)}, "schedule.budget: 30 in the store, 26 now"),
         ({"schedule": ft.random_search(30, 10)}, "schedule.kind: 'halving' in the store, 'random_search' now"),
         ({"schedule": ft.halving(30, 10, 2, 2, score="loss")}, "schedule.score: 'error' in the store, 'loss' now"),
-        ({"space": ft.Space(client={"lr": 0.5})}, "client.lr"),
+        ({"space": ft.Space(client={"lr": ft.Float(0.5, 0.6)})}, "client.lr"),
         ({"space": ft.Space()}, "server.momentum"),
         ({"problem": ft.Simulation(toys.Softmax(), toys.clients(7), "toy")}, "problem.clients: 6 in the store, 7 now"),
         ({"problem": ft.Simulation(toys.Softmax(), toys.clients(bad=1), "toy")}, "problem.fingerprint: "),
