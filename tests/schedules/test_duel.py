@@ -85,7 +85,7 @@ def test_the_best_arm_meets_the_default_in_a_duel_from_its_own_model():
 def test_the_default_may_win_the_duel():
     steps, winner = played(
         Duel(100, default_optimiser="sgd"),
-        lambda arm, t: (0.6, 0.6) if arm == 3 else (0.5, 0.5) if arm in (7, 8) else (1.0, 1.0),
+        lambda arm, t: (1.6, 1.6) if arm == 3 else (1.5, 1.5) if arm in (7, 8) else (1.8, 1.8),
     )
     # It goes on as it would have without a search: from its own model, with the server's own step, without cooling.
     assert steps[1].keep == ((0, 3),)
@@ -93,6 +93,14 @@ def test_the_default_may_win_the_duel():
     assert steps[2].start[8].change(None, Arm(0, {"lr": 1.0}, {"optimiser": "fedexp"}), None)[1] == {"optimiser": "sgd"}
     assert set(steps[2].out) == {3, 7}
     assert winner == (8, 64)
+
+
+def test_a_default_that_wins_with_a_model_that_has_learned_most_goes_on_with_it():
+    steps, winner = played(
+        Duel(100), lambda arm, t: (0.6, 0.6) if arm == 3 else (0.5, 0.5) if arm in (7, 8) else (1.0, 1.0)
+    )
+    assert steps[2].start == {8: Start(parent=(7, 12), horizon=73)}
+    assert winner == (8, 73)
 
 
 def test_a_duel_is_not_won_by_clients_that_learn_by_themselves():

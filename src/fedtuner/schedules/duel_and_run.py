@@ -6,8 +6,9 @@
    Where the best arm's model is no better than an untrained one, each goes on from its own: it may be beyond repair.
 3. The winner trains alone for the rest of the budget. Its rounds are watched. Where its smoothed score rises clearly
    above its lowest, or where it diverges, its training goes back to the model that it had there, with a smaller step.
-   A default that wins on the other's model has shown that learning fast does not last here: it trains as it would have
-   without a search, from the model that it had after the rung, with the server's own step and no cooling.
+   A default that wins on the other's model has shown that learning fast does not last here. Unless most of the loss is
+   gone by then, it trains as it would have without a search, from the model that it had after the rung, with the
+   server's own step and no cooling.
 
 Scores are losses, cut at the loss of the untrained model: what a model says that knows nothing says nothing about how
 badly. ``sum_of_both`` ranks arms that have hardly begun, ``smaller_of_both`` those of the duel and the run.
@@ -33,6 +34,7 @@ MOST, LEAST = 9, 3  # arms; with fewer, a search does not pay
 FEWEST = 3  # rounds of the rung
 AFTER = 0.25  # weight of the loss after local training, beside that before it, in an arm's first scores
 LEARNED = 0.98  # of the untrained model's loss: above it, an arm has learned nothing
+MOST_LEARNED = 0.5  # of the untrained model's loss: below it, a model is worth more than a way to train it
 HARDLY = 0.005  # of the untrained model's loss: a difference of models that have learned next to nothing
 RISE = 0.2  # of the untrained model's loss: how far the smoothed score may rise above its lowest
 SMOOTHING = 0.9
@@ -111,7 +113,8 @@ class Duel:
         evidence = yield Step({leader: until, rival: until}, start, out, (own,))
         winner = self._winner(evidence, leader, rival, untrained)
         first = self.arms + len(start)
-        if start and other == 0 and winner == rival and sound:
+        loss = self._scores(evidence, smaller_of_both, untrained, self.rung)[rival][0]
+        if start and other == 0 and winner == rival and sound and loss > MOST_LEARNED * untrained:
             return (yield from self._run(own, first, (leader, rival), Plain(self.default_optimiser)))
         return (yield from self._run((winner, until), first, (rival if winner == leader else leader,)))
 
