@@ -51,6 +51,10 @@ def test_every_way_had_the_same_rounds(lines):
 
 
 def test_the_way_that_tunes_is_ahead_of_the_default(script, lines):
-    """What the README says: if it no longer holds, it must not be said."""
-    for metric, (worse, of) in script.behind(lines).items():
+    """What the README says: if it no longer holds, it must not be said. On ``easy`` there is nothing to find."""
+    found = [line for line in lines if line["problem"] != "easy"]
+    for metric, (worse, of) in script.behind(found).items():
         assert worse <= of / 20, metric
+    for metric in ("personalized", "global"):
+        assert script.ratios(found, metric)["untuned"][0] < 0.75
+        assert script.ratios(found, metric)["the best of them"][0] < 0.75  # on the digits, which have all four
