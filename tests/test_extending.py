@@ -287,11 +287,11 @@ def test_hyperparameters_of_an_own_optimiser_are_tuned_and_real(tmp_path) -> Non
     (tmp_path / "mine.py").write_text("\n".join(PARTS[:2]).replace("Hyper(None, 1e-3", "Hyper(DOMAIN, 1e-3").replace(
         "import numpy as np", "import numpy as np\nfrom fedtuner import Float\nDOMAIN = Float(0.001, 0.5)", 1
     ))  # fmt: skip
-    text = toys.STUDY + '[server]\noptimiser = ["sgd", "mine:further"]\n'
+    text = toys.STUDY + '[server]\noptimiser = "mine:further"\n'
     toys.write_study(tmp_path, text)
     shown = json.loads(command(tmp_path, "run", "study.toml", "--quiet", "--json", "--store", "s"))
     assert shown["spec"]["server"]["calm"] == {"low": 0.001, "high": 0.5}
-    assert shown["spec"]["server"]["optimiser"] == ["sgd", "further"]
-    words = ("--set", "server.calm={low = 0, high = 1}")
+    words = ("--set", "server.calm={low = 0, high = 1}", "--set", 'server.optimiser=["sgd", "mine:further"]')
     shown = json.loads(command(tmp_path, "run", "study.toml", "--quiet", "--json", "--store", "t", *words))
     assert shown["spec"]["server"]["calm"] == {"low": 0.0, "high": 1.0}
+    assert shown["spec"]["server"]["optimiser"] == ["sgd", "further"]

@@ -106,12 +106,18 @@ def test_a_view_is_made_when_the_journal_has_grown_and_not_too_often(store, tmp_
 
 @pytest.mark.slow
 def test_the_command_ends_with_ctrl_c_and_code_0(store):
-    command = [sys.executable, "-m", "fedtuner", "watch", str(store)]
+    # A shell starts background jobs without Python's handler of SIGINT.
+    handling = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code = handling + "runpy.run_module('fedtuner', run_name='__main__')"
+    command = [sys.executable, "-c", code, "watch", str(store)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=toys.environment()) as process:
-        said = process.stderr.readline()
-        address = said.split()[0]
-        with urllib.request.urlopen(address, timeout=20) as reply:
-            assert reply.status == 200
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
-        assert process.stderr.read() == "the page has ended; the study goes on by itself\n"
+        try:
+            said = process.stderr.readline()
+            address = said.split()[0]
+            with urllib.request.urlopen(address, timeout=20) as reply:
+                assert reply.status == 200
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 0
+            assert process.stderr.read() == "the page has ended; the study goes on by itself\n"
+        finally:
+            process.kill()
