@@ -176,6 +176,23 @@ def test_the_users_default_is_the_first_arm_and_the_centre():
     assert max(client["lr"] for client, _ in rest) <= 0.001 * 10**1.5
 
 
+def test_what_the_users_default_has_all_arms_keep():
+    mine = {"client": {"lr": 0.02, "momentum": 0.9, "weight_decay": 1e-3}, "server": {"momentum": 0.3}}
+    study = ft.prepare(toys.problem(), budget=100, cohort=3, include=[mine, {"client": {"momentum": 0.5}}])
+    assert study.setup.method.server["optimiser"].default == "sgd"  # the server's step is the user's
+    started = study.run(progress=False).journal.arms
+    assert len(started) > 5
+    assert {arm.client["weight_decay"] for arm in started.values()} == {1e-3}
+    assert {arm.server["momentum"] for arm in started.values()} == {0.3}
+    assert {id for id, arm in started.items() if arm.client["momentum"] != 0.9} <= {
+        1,
+        len(started) - 2,
+        len(started) - 1,
+    }
+    assert started[1].client["momentum"] == 0.5
+    assert len({arm.client["lr"] for arm in started.values()}) > 5
+
+
 @pytest.mark.filterwarnings("ignore:not searched")
 def test_clients_with_code_of_their_own():
     model = ft.Outside({"w": [[0.0, 0.0]]}, clients=4)

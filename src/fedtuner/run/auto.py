@@ -91,15 +91,15 @@ class Auto:
                 "if their code has defaults of its own"
             )
         include = include or ({},)
-        first = samplers.both_sides(include)[0]["client"]
-        centre = {**{name: hyper.default for name, hyper in known.items()}, **first}
+        today = samplers.both_sides(include)[0]
+        centre = {**{name: hyper.default for name, hyper in known.items()}, **today["client"]}
         space = self._space(domains, of_server, roles, centre)
         space = Space(space.client, space.server, asked.constraints if asked else ())
         if asked is not None and self.vary is None:
             self._warn(asked, space, roles)
-        if own:  # its code reads also what arms do not differ in
-            kept = {name: Choice([centre[name]]) for name in domains if name in centre}
-            space = Space({**kept, **space.client}, space.server, space.constraints)
+        # All arms have what the default has, unless they differ in it. Code of one's own reads declared defaults, too.
+        kept = today["client"] if not own else {name: centre[name] for name in domains if name in centre}
+        space = Space(_fixed(kept, space.client), _fixed(today["server"], space.server), space.constraints)
         schedule = replace(self.schedule, step=next((n for n, r in roles.items() if r == "step"), "lr"))
         varied = [name for name, domain in space.client.items() if not fixed(domain)]
         if not space.searches:
@@ -107,7 +107,8 @@ class Auto:
         around = {name: centre[name] for name in varied if roles[name] == "step" and name in centre}
         assert schedule.arms is not None
         rest = samplers.Stratified(max(1, schedule.arms - len(include)), around, self.decades)
-        settings["method"], settings["space"] = _extrapolating(method, asked), space
+        chosen = {*today["server"], *(asked.server if asked else ())}
+        settings["method"], settings["space"] = _extrapolating(method, chosen), space
         if settings["method"] != method:
             schedule = replace(schedule, default_optimiser=str(method.server["optimiser"].default))
         settings.setdefault("schedule", schedule)
@@ -210,9 +211,14 @@ def differing(described: Mapping[str, Any]) -> str:
     )
 
 
-def _extrapolating(method: Method, asked: Space | None) -> Method:
-    """Return the method with FedExP as its server's optimiser, unless it has a step of its own or another was asked."""
-    chosen = method.given | (asked.server.keys() if asked else set())
+def _fixed(values: Mapping[str, Value], domains: Mapping[str, Domain]) -> dict[str, Domain]:
+    """Return domains, and before them those of the values that have none."""
+    return {**{name: Choice([value]) for name, value in values.items()}, **domains}
+
+
+def _extrapolating(method: Method, chosen: set[str]) -> Method:
+    """Return the method with FedExP as its server's optimiser, unless it has its own step or another was chosen."""
+    chosen = method.given | chosen
     plain = method.mean_step and method.server["optimiser"].default == "sgd"
     if not plain or {"optimiser", "lr", "momentum"} & chosen or "fedexp" not in method.optimisers:
         return method
