@@ -43,16 +43,16 @@ def test_the_rounds_of_a_budget(budget, arms, rung, run):
 # What it decides by the losses of its arms
 
 
-def record(arm, round, before, after, diverged=False):
-    rows = () if diverged else tuple(Row(i, 0, 1, 1, before, after, 0.5, 0.5) for i in range(3))
+def record(arm, round, before, after, diverged=False, error_after=0.5):
+    rows = () if diverged else tuple(Row(i, 0, 1, 1, before, after, 0.5, error_after) for i in range(3))
     return Record(
         arm=arm, round=round, clients=3, dropped=0, broken=0, bounded=0, examples=3, validated=3, trainings=3,
-        loss_before=before, loss_after=after, error_before=0.5, error_after=0.5, loss=after, error=0.5, entropy=0.0,
-        mode=0, confidence=1.0, diverged=diverged, rows=rows,
+        loss_before=before, loss_after=after, error_before=0.5, error_after=error_after, loss=after, error=0.5,
+        entropy=0.0, mode=0, confidence=1.0, diverged=diverged, rows=rows,
     )  # fmt: skip
 
 
-def played(schedule, losses, ended=lambda arm, at: ""):
+def played(schedule, losses, ended=lambda arm, at: "", error_after=lambda arm, at: 0.5):
     """Play a schedule whose arms have these losses before and after local training; return its steps and winner."""
     course, steps, begun = Play(schedule), [], {}
     while course.step is not None:
@@ -63,7 +63,9 @@ def played(schedule, losses, ended=lambda arm, at: ""):
         for arm, until in step.until.items():
             last = next((t for t in range(begun[arm] + 1, until + 1) if ended(arm, t)), until)
             records[arm] = [record(arm, 1, 2.0, 2.0)]
-            records[arm] += [record(arm, t, *losses(arm, t), bool(ended(arm, t))) for t in range(2, last + 1)]
+            records[arm] += [
+                record(arm, t, *losses(arm, t), bool(ended(arm, t)), error_after(arm, t)) for t in range(2, last + 1)
+            ]
             if ended(arm, last):
                 why[arm] = ended(arm, last)
         course.tell(Evidence(dict.fromkeys(step.until, (0.5, 0.5)), records, why))
@@ -136,6 +138,33 @@ def test_the_rung_is_not_won_by_fitting_the_labels_of_single_clients():
 def test_where_no_arm_has_learned_anything_the_boldest_leads_unless_it_is_wild():
     steps, _ = played(Duel(100), lambda arm, t: {2: (2.0, 2.3), 5: (9.0, 30.0)}.get(arm, (2.0 - arm / 1000, 2.0)))
     assert 2 in steps[1].until
+
+
+def test_a_model_that_is_a_worse_start_than_an_untrained_one_does_not_lead():
+    """Arm 3 has the lowest losses, but its clients end with an error of 0.65; from the first model they had 0.5."""
+
+    def losses(arm, t):
+        return (0.5, 0.5) if arm == 3 else (0.8, 0.8) if arm == 4 else (1.5, 1.5)
+
+    steps, _ = played(Duel(100), losses, error_after=lambda arm, t: 0.65 if arm == 3 else 0.5)
+    assert steps[1].start[7].parent == (4, 3)
+    steps, _ = played(Duel(100), losses, error_after=lambda arm, t: 0.6 if arm == 3 else 0.5)
+    assert steps[1].start[7].parent == (3, 3)  # 0.5 + 0.25 * 0.5 is the bound
+    steps, _ = played(Duel(100), losses, error_after=lambda arm, t: 0.9)
+    assert steps[1].start[7].parent == (3, 3)  # all are: the losses decide
+
+
+def test_a_default_that_explodes_does_not_win_a_tie():
+    """Where nobody has learned anything, losses are cut at the untrained one, 2.0; one of 40 is still worse than 5."""
+
+    def losses(arm, t):
+        return (40.0, 30.0) if arm == 0 else (5.0, 1.0) if arm == 3 else (5.0, 2.0)
+
+    steps, winner = played(Duel(100), losses)
+    assert steps[1].until == {3: 12, 0: 12}
+    assert (steps[2].start[7].parent, winner) == ((3, 12), (7, 73))
+    steps, _ = played(Duel(100), lambda arm, t: (9.0, 2.0) if arm == 0 else losses(arm, t))
+    assert steps[2].start[7].parent == (0, 12)  # 9 is less than twice 5
 
 
 def test_arms_that_have_ended_do_not_lead():

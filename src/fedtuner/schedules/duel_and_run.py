@@ -36,6 +36,8 @@ AFTER = 0.25  # weight of the loss after local training, beside that before it, 
 LEARNED = 0.98  # of the untrained model's loss: above it, an arm has learned nothing
 MOST_LEARNED = 0.5  # of the untrained model's loss: below it, a model is worth more than a way to train it
 HARDLY = 0.005  # of the untrained model's loss: a difference of models that have learned next to nothing
+WORSE = 0.25  # of the untrained model's error: how much worse clients do that start from a model worse than none
+WILDER = 2.0  # how many times the loss of another
 RISE = 0.2  # of the untrained model's loss: how far the smoothed score may rise above its lowest
 SMOOTHING = 0.9
 LOWER = 3.0  # a return divides the step by it
@@ -122,7 +124,8 @@ class Duel:
         """Return the better one after a duel.
 
         Where the server's model of one has learned nothing, the loss before local training decides: that after it may
-        be what clients learn by themselves. The default wins where it is hardly higher.
+        be what clients learn by themselves. The default wins where it is hardly higher; but not where nobody has
+        learned anything and its loss, which is cut in the scores, is far above the other's.
         """
         scores = self._scores(evidence, smaller_of_both, untrained, self.rung)
         before = {
@@ -132,24 +135,31 @@ class Duel:
         if not all(math.isfinite(score[0]) for score in scores.values()) or max(before.values()) <= LEARNED * untrained:
             return best(scores, 2)[0]
         default, other = (leader, rival) if leader == 0 else (rival, leader)
+        wild = {arm: typical(evidence.records[arm], self.rung) for arm in (default, other)}
+        if min(before.values()) > LEARNED * untrained and wild[default] > WILDER * max(untrained, wild[other]):
+            return other
         return other if before[other] < before[default] - HARDLY * untrained else default
 
     def _before(self, records: Sequence[Record], untrained: float) -> float:
         return discounted([min(r.loss_before, untrained) for r in records], self.discount)
 
     def _first_scores(self, evidence: Evidence, untrained: float) -> dict[int, Score]:
-        """Return the scores of arms that have hardly begun.
+        """Return the scores of arms that have hardly begun; wrecks are behind all others.
 
         Where no arm's server model has learned anything yet, their scores are noise, or what clients learn by
         themselves. The step is then too small rather than too large, unless an arm's loss is far above the untrained
         one: the more local training changes, the better.
         """
         scores = self._scores(evidence, sum_of_both, untrained)
-        if min(self._before(records, untrained) for records in evidence.records.values()) <= LEARNED * untrained:
+        wrecks = [arm for arm, records in evidence.records.items() if worse_than_none(records)]
+        if len(wrecks) < len(scores):
+            scores |= {arm: (math.inf, scores[arm][1]) for arm in wrecks}
+        finite = [arm for arm, score in scores.items() if math.isfinite(score[0])]
+        if any(self._before(evidence.records[arm], untrained) <= LEARNED * untrained for arm in finite):
             return scores
         bold = {}
         for arm, records in evidence.records.items():
-            wild = arm in evidence.ended or records[-1].loss_before > 1.1 * untrained
+            wild = math.isinf(scores[arm][0]) or records[-1].loss_before > 1.1 * untrained
             moved = [abs(r.loss_after - r.loss_before) for r in records if math.isfinite(r.loss_after - r.loss_before)]
             bold[arm] = (math.inf if wild or not moved else -sum(moved) / len(moved), scores[arm][0])
         return bold
@@ -199,6 +209,24 @@ def untrained_loss(records: Sequence[Record]) -> float:
     """Return the mean loss of the model before its first round; infinite if nobody validated it."""
     first = records[0].loss_before if records else math.nan
     return first if math.isfinite(first) else math.inf
+
+
+def typical(records: Sequence[Record], since: int) -> float:
+    """Return the median over rounds after one of the loss before local training."""
+    losses = sorted(r.loss_before for r in records if r.round > since and not math.isnan(r.loss_before))
+    return losses[len(losses) // 2] if losses else math.inf
+
+
+def worse_than_none(records: Sequence[Record]) -> bool:
+    """Return whether local training ends clearly worse from the server's model than it did from the untrained one.
+
+    Such a model is a wreck, whatever its loss: one with dead units, say. By the errors of the later half of the rounds,
+    the first of which trained the untrained model.
+    """
+    errors = [r.error_after for r in records]
+    bound = errors[0] + WORSE * records[0].error_before
+    known = [e for e in errors[(len(errors) + 1) // 2 :] if not math.isnan(e)]
+    return bool(known) and sum(known) / len(known) > bound
 
 
 def sum_of_both(record: Record, untrained: float) -> float:
