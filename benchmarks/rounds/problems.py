@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,9 @@ import numpy as np
 from fedtuner import Client, Simulation
 from fedtuner.data import cifar10, mnist_writers
 from fedtuner.data.arrays import from_examples
+from fedtuner.problems import cifar10 as cifar
 from fedtuner.problems import digits, shakespeare
+from fedtuner.problems import mnist_writers as writers
 from fedtuner.problems.models import mlp, small_cnn
 from fedtuner.pytorch import Task
 from fedtuner.rng import stream
@@ -33,9 +36,9 @@ def writers100_times(factor: float) -> Simulation:
     return Simulation(Task(partial(mlp, 196, 32, 10)), scaled(_halved(100), factor), f"writers100 x {factor:g}")
 
 
-def writers_cnn() -> Simulation:
-    """Return a hundred writers and a small convolutional network."""
-    return Simulation(Task(partial(small_cnn, 1, 10, 28)), mnist_writers.clients("train", limit=100), "writers, CNN")
+def writers539_cnn() -> Simulation:
+    """Return all writers of MNIST's training part and a small convolutional network."""
+    return Simulation(Task(partial(small_cnn, 1, 10, 28)), mnist_writers.clients("train"), "539 writers, CNN")
 
 
 def cifar_dirichlet() -> Simulation:
@@ -46,27 +49,39 @@ def cifar_dirichlet() -> Simulation:
 
 def synthetic() -> Simulation:
     """Return LEAF's Synthetic(1, 1): thirty clients, each with a linear model and inputs of its own."""
-    rng, made = stream(0, "synthetic"), list[tuple[int, Any, Any]]()
+    rng, fresh, made = stream(0, "synthetic"), stream(0, "synthetic", "test"), list[tuple[int, Any, Any]]()
     scales = np.diag(np.arange(1, 61) ** -1.2)
+    tests = []
     for i in range(30):
         n = int(min(rng.lognormal(4, 2), 950)) + 50
         mean_w, mean_x = rng.normal(0, 1), rng.normal(rng.normal(0, 1), 1, 60)
         w, b = rng.normal(mean_w, 1, (60, 10)), rng.normal(mean_w, 1, 10)
         x = rng.multivariate_normal(mean_x, scales, n)
-        y = np.argmax(x @ w + b, axis=1)
-        made.append((i, x.astype(np.float32), y))
-    return Simulation(Task(partial(mlp, 60, 32, 10)), from_examples(made, classes=10), "synthetic(1, 1)")
+        made.append((i, x.astype(np.float32), np.argmax(x @ w + b, axis=1)))
+        x = fresh.multivariate_normal(mean_x, scales, n)
+        tests.append((x.astype(np.float32), np.argmax(x @ w + b, axis=1)))
+    clients = _tested(from_examples(made, classes=10), tests)
+    return Simulation(Task(partial(mlp, 60, 32, 10)), clients, "synthetic(1, 1)")
 
 
 def easy() -> Simulation:
     """Return a problem on which the default is about the best: two overlapping classes, all clients alike."""
-    rng, made = stream(0, "easy"), list[tuple[int, Any, Any]]()
+    rng, fresh, made = stream(0, "easy"), stream(0, "easy", "test"), list[tuple[int, Any, Any]]()
     direction = rng.normal(size=20) / np.sqrt(20)
+
+    def drawn(of: np.random.Generator, n: int) -> tuple[Any, Any]:
+        x = of.normal(size=(n, 20))
+        return x.astype(np.float32), ((x @ direction + of.normal(0, 0.75, n)) > 0).astype(np.int64)
+
     for i in range(60):
-        x = rng.normal(size=(60, 20))
-        y = ((x @ direction + rng.normal(0, 0.75, 60)) > 0).astype(np.int64)
-        made.append((i, x.astype(np.float32), y))
-    return Simulation(Task(partial(mlp, 20, 32, 2)), from_examples(made, classes=2), "easy")
+        made.append((i, *drawn(rng, 60)))
+    clients = _tested(from_examples(made, classes=2), [drawn(fresh, 200) for _ in made])
+    return Simulation(Task(partial(mlp, 20, 32, 2)), clients, "easy")
+
+
+def _tested(clients: Sequence[Client], tests: Sequence[tuple[Any, Any]]) -> list[Client]:
+    """Return clients with larger test splits: in a tenth of so few examples, half a point is two of them."""
+    return [replace(client, test=test) for client, test in zip(clients, tests, strict=True)]
 
 
 def _halved(limit: int) -> list[Client]:
@@ -93,7 +108,10 @@ PROBLEMS: dict[str, Callable[[], Simulation]] = {
     "shift01": partial(digits_times, 0.1),
     "shift20": partial(writers100_times, 20.0),
     "easy": easy,
-    "writers-cnn": writers_cnn,
+    "writers-cnn": writers.problem_small,
+    "writers539-cnn": writers539_cnn,
+    "writers-iid-cnn": writers.problem_iid_small,
     "cifar-dirichlet": cifar_dirichlet,
+    "cifar-iid": cifar.problem_small,
     "shakespeare": shakespeare.problem_small,
 }

@@ -1,91 +1,50 @@
-"""Ways to spend the same rounds, side by side: a line of results per problem, budget, way and seed.
+"""Ways to spend the same rounds, side by side: a line of results per problem, budget, way, target and seed.
 
 python benchmarks/rounds/run.py --problems digits writers100 --budgets 100 200 --seeds 100-103
 python benchmarks/rounds/run.py --show
 python benchmarks/rounds/run.py --ways auto "auto, own cohorts" --out benchmarks/rounds/results/cohorts.jsonl
 
-Studies that have a line already are not run again. Seeds from 100 on are for choosing constants, 0 to 99 for reporting.
+Studies that have a line already are not run again, so the same command continues after an interruption. Seeds from 100
+on are for choosing constants, 0 to 99 for reporting.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
+import multiprocessing
+import signal
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import fedtuner as ft
-from fedtuner import Simulation, Study, methods
-from fedtuner.run.auto import COOLING
+from table import behind, ratios, table
+from ways import WAYS
+
+from fedtuner import Simulation
 from problems import PROBLEMS
 
 HERE = Path(__file__).parent
-Way = Callable[[Simulation, int, str, int], Study]
+KEYS = ("problem", "budget", "way", "target", "seed")
+FIVE = ["untuned", "default+", "SHA + FedEx, T/10", "SHA, 0.64 T", "auto"]
 
 
-def _alone(method: Any, cooling: float, problem: Simulation, budget: int, target: str, seed: int) -> Study:
-    return ft.tune(
-        problem, ft.Space(), fedex=None, method=method, cooling=cooling, schedule=ft.random_search(budget, budget),
-        target=target, seed=seed, workers=1, progress=False,
-    )  # fmt: skip
-
-
-def untuned(problem: Simulation, budget: int, target: str, seed: int) -> Study:
-    """Train the default for all rounds."""
-    return _alone(methods.fedavg, 0.0, problem, budget, target, seed)
-
-
-def extrapolated(problem: Simulation, budget: int, target: str, seed: int) -> Study:
-    """Train the default with FedExP and cooling for all rounds."""
-    return _alone(methods.fedavg.stepping_by("fedexp"), COOLING, problem, budget, target, seed)
-
-
-def _halving(longest: float, fedex: Any, problem: Simulation, budget: int, target: str, seed: int) -> Study:
-    schedule = ft.halving(budget, int(longest * budget))
-    method = methods.paper_ranges(methods.fedavg)
-    return ft.tune(
-        problem, method=method, fedex=fedex, schedule=schedule, target=target, seed=seed, workers=1, progress=False
-    )  # fmt: skip
-
-
-def sha_fedex(problem: Simulation, budget: int, target: str, seed: int) -> Study:
-    """Successive halving with FedEx, the paper's share for the longest arm."""
-    return _halving(0.1, ft.FedEx(), problem, budget, target, seed)
-
-
-def sha_long(problem: Simulation, budget: int, target: str, seed: int) -> Study:
-    """Successive halving without FedEx, most of the rounds for the winner."""
-    return _halving(0.64, None, problem, budget, target, seed)
-
-
-def auto(problem: Simulation, budget: int, target: str, seed: int, cohorts: str | None = None) -> Study:
-    """What ``tune(problem, budget=...)`` does."""
-    return ft.tune(
-        problem, budget=budget, target=target, seed=seed, cohorts=cohorts, workers=1, progress=False
-    )  # fmt: skip
-
-
-WAYS: dict[str, Way] = {
-    "untuned": untuned, "default+": extrapolated, "SHA + FedEx, T/10": sha_fedex, "SHA, 0.64 T": sha_long, "auto": auto,
-    "auto, own cohorts": partial(auto, cohorts="independent"),
-}  # fmt: skip
-BASELINES = ("untuned", "default+", "SHA + FedEx, T/10", "SHA, 0.64 T")
-BOTH = ("untuned", "default+", "auto", "auto, own cohorts")  # ways whose training does not depend on the target
-
-
-def line(name: str, problem: Simulation, budget: int, way: str, target: str, seed: int) -> dict[str, Any]:
+def line(name: str, budget: int, way: str, target: str, seed: int) -> dict[str, Any]:
     """Run a study and return its line."""
-    begun = time.process_time()
-    study = WAYS[way](problem, budget, target, seed)
+    problem, begun = _problem(name), time.process_time()
+    study = WAYS[way].run(problem, budget, target, seed)
     return {
         "problem": name, "budget": budget, "way": way, "target": target, "seed": seed, **study.evaluate("test"),
         "rounds": study.rounds_used, "examples": study.examples_processed, "cpu": round(time.process_time() - begun, 1),
         "arm": study.best.arm, "client": dict(study.best.client),
     }  # fmt: skip
+
+
+@lru_cache(maxsize=2)
+def _problem(name: str) -> Simulation:
+    return PROBLEMS[name]()
 
 
 def seeds(text: str) -> list[int]:
@@ -99,54 +58,26 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
 
 
-def table(lines: list[dict[str, Any]]) -> str:
-    """Return the mean errors in percent (worst seed) by problem and budget, as Markdown."""
-    ways = [way for way in WAYS if any(r["way"] == way for r in lines)]
-    rows = ["| problem | rounds | seeds | error | " + " | ".join(ways) + " |", "|---" * (4 + len(ways)) + "|"]
-    for name, budget in sorted({(r["problem"], r["budget"]) for r in lines}):
-        for metric in ("personalized", "global"):
-            cells, n = [], 0
-            for way in ways:
-                target = "personalized" if way in BOTH else metric
-                key = (name, budget, way, target)
-                of = [100 * r[metric] for r in lines if (r["problem"], r["budget"], r["way"], r["target"]) == key]
-                n = max(n, len(of))
-                cells.append(f"{statistics.mean(of):.1f} ({max(of):.1f})" if of else "")
-            rows.append(f"| {name} | {budget} | {n} | {metric} | " + " | ".join(cells) + " |")
-    return "\n".join(rows)
+def missing(asked: argparse.Namespace) -> list[tuple[Any, ...]]:
+    """Return what is asked for and has no line yet, seed by seed."""
+    known = {tuple(r[k] for k in KEYS) for r in read(asked.out)}
+    return [
+        key
+        for name in asked.problems for seed in asked.seeds for budget in asked.budgets for way in asked.ways
+        for target in (("personalized",) if WAYS[way].both else asked.targets)
+        if (key := (name, budget, way, target, seed)) not in known
+    ]  # fmt: skip
 
 
-def means(lines: list[dict[str, Any]], metric: str) -> dict[tuple[str, int], dict[str, float]]:
-    """Return the mean errors by problem and budget, and by way."""
-    found: dict[tuple[str, int], dict[str, list[float]]] = {}
-    for r in lines:
-        if r["target"] == ("personalized" if r["way"] in BOTH else metric):
-            found.setdefault((r["problem"], r["budget"]), {}).setdefault(r["way"], []).append(r[metric])
-    return {cell: {way: statistics.mean(of) for way, of in ways.items()} for cell, ways in found.items()}
+def lines(todo: list[tuple[Any, ...]], jobs: int) -> Iterator[dict[str, Any]]:
+    """Run studies in some processes, and yield their lines as they come."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
+        yield from pool.imap_unordered(_line, todo)
 
 
-def ratios(lines: list[dict[str, Any]], metric: str) -> dict[str, tuple[float, int]]:
-    """Return the mean over problems and budgets of ``auto``'s mean error / another way's, and over how many.
-
-    The best baseline is that of each problem and budget, of those that have all four.
-    """
-    cells = [ways for ways in means(lines, metric).values() if "auto" in ways]
-    found = {way: [c["auto"] / c[way] for c in cells if way in c] for way in BASELINES}
-    found["the best of them"] = [
-        c["auto"] / min(c[way] for way in BASELINES) for c in cells if all(way in c for way in BASELINES)
-    ]
-    return {way: (statistics.mean(of), len(of)) for way, of in found.items() if of}
-
-
-def behind(lines: list[dict[str, Any]], by: float = 0.005) -> dict[str, tuple[int, int]]:
-    """Return in how many studies ``auto`` is worse than untuned with all rounds by more than ``by``, of how many."""
-    default = {(r["problem"], r["budget"], r["seed"]): r for r in lines if r["way"] == "untuned"}
-    pairs = [(r, default[key]) for r in lines if r["way"] == "auto" and (key := _key(r)) in default]
-    return {m: (sum(a[m] > u[m] + by for a, u in pairs), len(pairs)) for m in ("personalized", "global")}
-
-
-def _key(line: dict[str, Any]) -> tuple[Any, ...]:
-    return line["problem"], line["budget"], line["seed"]
+def _line(key: tuple[Any, ...]) -> dict[str, Any]:
+    return line(*key)
 
 
 def main() -> None:
@@ -154,27 +85,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", nargs="+", default=["digits"], choices=list(PROBLEMS))
     parser.add_argument("--budgets", nargs="+", type=int, default=[100])
-    parser.add_argument("--ways", nargs="+", default=list(WAYS)[:5], choices=list(WAYS))
+    parser.add_argument("--ways", nargs="+", default=FIVE, choices=list(WAYS))
     parser.add_argument("--targets", nargs="+", default=["personalized", "global"])
     parser.add_argument("--seeds", type=seeds, default=seeds("100-102"))
     parser.add_argument("--out", type=Path, default=HERE / "results" / "rounds.jsonl")
+    parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count(), help="processes")
     parser.add_argument("--show", action="store_true", help="only show what there is")
     asked = parser.parse_args()
     asked.out.parent.mkdir(exist_ok=True, parents=True)
-    keys = ("problem", "budget", "way", "target", "seed")
-    known = {tuple(r[k] for k in keys) for r in read(asked.out)}
-    for name in [] if asked.show else asked.problems:
-        problem = PROBLEMS[name]()
-        for seed in asked.seeds:
-            for budget in asked.budgets:
-                for way in asked.ways:
-                    for target in ("personalized",) if way in BOTH else asked.targets:
-                        if (name, budget, way, target, seed) in known:
-                            continue
-                        made = line(name, problem, budget, way, target, seed)
-                        with asked.out.open("a") as file:
-                            file.write(json.dumps(made) + "\n")
-                        print(*(made[k] for k in (*keys, "global", "personalized", "cpu")), flush=True)
+    todo = [] if asked.show else missing(asked)
+    try:
+        for n, made in enumerate(lines(todo, asked.jobs) if todo else (), start=1):
+            with asked.out.open("a") as file:
+                file.write(json.dumps(made) + "\n")
+            print(f"{n}/{len(todo)}", *(made[k] for k in (*KEYS, "global", "personalized", "cpu")), flush=True)
+    except KeyboardInterrupt:
+        raise SystemExit("stopped; the same command continues") from None
     print(table(read(asked.out)))
     for metric, (worse, of) in behind(read(asked.out)).items():
         ahead = (f"{way} {ratio:.2f} ({n})" for way, (ratio, n) in ratios(read(asked.out), metric).items())

@@ -23,7 +23,8 @@ def script():
         found.loader.exec_module(made)
     finally:
         sys.path.remove(str(ROUNDS))
-        sys.modules.pop("problems", None)
+        for name in ("problems", "schedules", "table", "ways"):
+            sys.modules.pop(name, None)
     return made
 
 

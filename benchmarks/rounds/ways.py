@@ -1,0 +1,126 @@
+"""Ways to spend T rounds on a problem: not tuning, the tuners of the literature, ``auto``, and ``auto`` without a part.
+
+All of them tune FedAvg. Tuners of the literature search the paper's ranges and score arms by validation error; the
+longest arm has the paper's share of the rounds (a tenth), or the share that was best for that tuner on seeds 100 to 102
+of the digits, ``easy`` and ``shift01`` (``shares.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import fedtuner as ft
+from fedtuner import Simulation, Study, methods, samplers
+from fedtuner.core.federation import Federation
+from fedtuner.run.auto import COOLING
+from schedules import RungAndRun
+
+Run = Callable[[Simulation, int, str, int], Study]
+PAPERS_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to spend rounds."""
+
+    run: Run
+    both: bool = False  # its training does not depend on the target, so one study serves both
+    part: str = "tuner"  # of the table: "alone", "tuner", "auto", or "without" (auto without a part)
+
+
+def study(problem: Simulation, target: str, seed: int, **settings: Any) -> Study:
+    """Run a study in this process, without a word."""
+    return ft.tune(problem, target=target, seed=seed, workers=1, progress=False, **settings)
+
+
+def alone(method: methods.Method, cooling: float, problem: Simulation, budget: int, target: str, seed: int) -> Study:
+    """Train one configuration, the method's default, for all rounds."""
+    schedule = ft.random_search(budget, budget)
+    return study(
+        problem, target, seed, space=ft.Space(), fedex=None, method=method, cooling=cooling, schedule=schedule
+    )  # fmt: skip
+
+
+def tuned(
+    schedule: Callable[[int, int], Any], share: float, tuner: Any, problem: Simulation, budget: int, target: str,
+    seed: int, sampler: Any = None,
+) -> Study:  # fmt: skip
+    """Tune by a schedule whose longest arm has a share of the rounds, over the paper's ranges."""
+    more = {} if sampler is None else {"sampler": sampler}
+    return study(
+        problem, target, seed, method=methods.paper_ranges(methods.fedavg), fedex=None, tuner=tuner,
+        schedule=schedule(budget, max(1, round(share * budget))), **more,
+    )  # fmt: skip
+
+
+def auto(problem: Simulation, budget: int, target: str, seed: int, **settings: Any) -> Study:
+    """What ``tune(problem, budget=...)`` does, with other settings where they are given."""
+    return study(problem, target, seed, **({"budget": budget} if "recipe" not in settings else {}), **settings)
+
+
+def changed(change: Callable[[int, Mapping[str, Any]], Mapping[str, Any]]) -> Run:
+    """Return ``auto`` with some of the settings that it chooses replaced."""
+
+    def run(problem: Simulation, budget: int, target: str, seed: int) -> Study:
+        def recipe(federation: Federation, given: Mapping[str, Any]) -> dict[str, Any]:
+            chosen = ft.auto(budget)(federation, given)
+            return {**chosen, **change(budget, chosen)}
+
+        return auto(problem, budget, target, seed, recipe=recipe)
+
+    return run
+
+
+def _uniform(budget: int, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    return {"sampler": samplers.Include(chosen["sampler"].configs, samplers.uniform)}
+
+
+def _no_duel(budget: int, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    given: ft.schedules.Duel = chosen["schedule"]
+    return {"schedule": RungAndRun(given.budget, given.arms, step=given.step)}
+
+
+def _no_net(budget: int, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    return {"schedule": replace(chosen["schedule"], returns=0)}
+
+
+def _only_steps(budget: int, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    space = {name: domain for name, domain in chosen["space"].client.items() if name == "lr"}
+    return {"space": ft.Space(space)}
+
+
+none, fedex = ft.tuners.none, ft.FedEx()
+rs, sha = ft.random_search, ft.halving
+hyperband = partial(ft.hyperband, fill=True)
+
+WAYS: dict[str, Way] = {
+    "untuned": Way(partial(alone, methods.fedavg, 0.0), both=True, part="alone"),
+    "default+": Way(partial(alone, methods.fedavg.stepping_by("fedexp"), COOLING), both=True, part="alone"),
+    "RS, T/10": Way(partial(tuned, rs, PAPERS_SHARE, none)),
+    "RS + FedEx, T/10": Way(partial(tuned, rs, PAPERS_SHARE, fedex)),
+    "SHA, T/10": Way(partial(tuned, sha, PAPERS_SHARE, none)),
+    "SHA + FedEx, T/10": Way(partial(tuned, sha, PAPERS_SHARE, fedex)),
+    "RS, 0.25 T": Way(partial(tuned, rs, 0.25, none)),
+    "SHA, 0.64 T": Way(partial(tuned, sha, 0.64, none)),
+    "SHA + FedEx, 0.4 T": Way(partial(tuned, sha, 0.4, fedex)),
+    "Hyperband, T/10": Way(partial(tuned, hyperband, PAPERS_SHARE, none)),
+    "TPE, T/10": Way(partial(tuned, partial(rs, together=1), PAPERS_SHARE, none, sampler=samplers.optuna("tpe"))),
+    "BOHB, T/10": Way(partial(tuned, hyperband, PAPERS_SHARE, none, sampler=samplers.optuna("tpe"))),
+    "auto": Way(auto, both=True, part="auto"),
+    "auto, own cohorts": Way(partial(auto, cohorts="independent"), both=True, part="without"),
+    "auto, own weights and cohorts": Way(
+        partial(auto, cohorts="independent", weights="independent"), both=True, part="without"
+    ),
+    "auto, server's mean": Way(
+        partial(auto, method=methods.fedavg.with_defaults(server={"optimiser": "sgd"})), both=True, part="without"
+    ),
+    "auto, no cooling": Way(partial(auto, cooling=0.0), both=True, part="without"),
+    "auto, no duel": Way(changed(_no_duel), both=True, part="without"),
+    "auto, no net": Way(changed(_no_net), both=True, part="without"),
+    "auto, uniform arms": Way(changed(_uniform), both=True, part="without"),
+    "auto, lr alone": Way(changed(_only_steps), both=True, part="without"),
+    "auto + FedEx": Way(partial(auto, fedex=fedex), both=True, part="without"),
+}
