@@ -15,8 +15,8 @@ import json
 import multiprocessing
 import signal
 import time
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -58,49 +58,54 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
 
 
-def missing(asked: argparse.Namespace) -> list[tuple[Any, ...]]:
-    """Return what is asked for and has no line yet, seed by seed."""
-    known = {tuple(r[k] for k in KEYS) for r in read(asked.out)}
-    return [
-        key
-        for name in asked.problems for seed in asked.seeds for budget in asked.budgets for way in asked.ways
-        for target in (("personalized",) if WAYS[way].both else asked.targets)
-        if (key := (name, budget, way, target, seed)) not in known
-    ]  # fmt: skip
+def parser(text: str | None, ways: Sequence[str], out: Path) -> argparse.ArgumentParser:
+    """Return the parser of a benchmark's arguments."""
+    made = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--problems", nargs="+", default=["digits"], choices=list(PROBLEMS))
+    made.add_argument("--budgets", nargs="+", type=int, default=[100])
+    made.add_argument("--ways", nargs="+", default=list(ways), choices=list({**WAYS, **dict.fromkeys(ways)}))
+    made.add_argument("--targets", nargs="+", default=["personalized", "global"])
+    made.add_argument("--seeds", type=seeds, default=seeds("100-102"))
+    made.add_argument("--out", type=Path, default=out)
+    made.add_argument("--jobs", type=int, default=multiprocessing.cpu_count(), help="processes")
+    made.add_argument("--show", action="store_true", help="only show what there is")
+    return made
 
 
-def lines(todo: list[tuple[Any, ...]], jobs: int) -> Iterator[dict[str, Any]]:
-    """Run studies in some processes, and yield their lines as they come."""
+def add(
+    asked: argparse.Namespace, make: Callable[..., dict[str, Any]], todo: Sequence[tuple[Any, ...]], keys: Sequence[str]
+) -> None:  # fmt: skip
+    """Run what is asked for and has no line yet, in some processes, and add its lines as they come."""
+    asked.out.parent.mkdir(exist_ok=True, parents=True)
+    known = {tuple(r[k] for k in keys) for r in read(asked.out)}
+    left = [] if asked.show else [key for key in todo if key not in known]
+    if not left:
+        return
     context = multiprocessing.get_context("spawn")
-    with context.Pool(jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
-        yield from pool.imap_unordered(_line, todo)
+    with context.Pool(asked.jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
+        try:
+            for n, made in enumerate(pool.imap_unordered(partial(_made, make), left), start=1):
+                with asked.out.open("a") as file:
+                    file.write(json.dumps(made) + "\n")
+                shown = (made.get(k, "") for k in (*keys, "global", "personalized", "cpu"))
+                print(f"{n}/{len(left)}", *shown, flush=True)
+        except KeyboardInterrupt:
+            raise SystemExit("stopped; the same command continues") from None
 
 
-def _line(key: tuple[Any, ...]) -> dict[str, Any]:
-    return line(*key)
+def _made(make: Callable[..., dict[str, Any]], key: tuple[Any, ...]) -> dict[str, Any]:
+    return make(*key)
 
 
 def main() -> None:
     """Run what is asked for and show it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", nargs="+", default=["digits"], choices=list(PROBLEMS))
-    parser.add_argument("--budgets", nargs="+", type=int, default=[100])
-    parser.add_argument("--ways", nargs="+", default=FIVE, choices=list(WAYS))
-    parser.add_argument("--targets", nargs="+", default=["personalized", "global"])
-    parser.add_argument("--seeds", type=seeds, default=seeds("100-102"))
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "rounds.jsonl")
-    parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count(), help="processes")
-    parser.add_argument("--show", action="store_true", help="only show what there is")
-    asked = parser.parse_args()
-    asked.out.parent.mkdir(exist_ok=True, parents=True)
-    todo = [] if asked.show else missing(asked)
-    try:
-        for n, made in enumerate(lines(todo, asked.jobs) if todo else (), start=1):
-            with asked.out.open("a") as file:
-                file.write(json.dumps(made) + "\n")
-            print(f"{n}/{len(todo)}", *(made[k] for k in (*KEYS, "global", "personalized", "cpu")), flush=True)
-    except KeyboardInterrupt:
-        raise SystemExit("stopped; the same command continues") from None
+    asked = parser(__doc__, FIVE, HERE / "results" / "rounds.jsonl").parse_args()
+    todo = [
+        (name, budget, way, target, seed)
+        for name in asked.problems for seed in asked.seeds for budget in asked.budgets for way in asked.ways
+        for target in (("personalized",) if WAYS[way].both else asked.targets)
+    ]  # fmt: skip
+    add(asked, line, todo, KEYS)
     print(table(read(asked.out)))
     for metric, (worse, of) in behind(read(asked.out)).items():
         ahead = (f"{way} {ratio:.2f} ({n})" for way, (ratio, n) in ratios(read(asked.out), metric).items())

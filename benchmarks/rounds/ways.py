@@ -1,8 +1,8 @@
 """Ways to spend T rounds on a problem: not tuning, the tuners of the literature, ``auto``, and ``auto`` without a part.
 
-All of them tune FedAvg. Tuners of the literature search the paper's ranges and score arms by validation error; the
-longest arm has the paper's share of the rounds (a tenth), or the share that was best for that tuner on seeds 100 to 102
-of the digits, ``easy`` and ``shift01`` (``shares.py``).
+All of them tune FedAvg. Tuners of the literature search the paper's ranges and score arms by validation error. Their
+longest arm has the paper's share of the rounds, a tenth, or another of ``SHARES``: ``BEST`` has those that were best on
+seeds 100 to 102 of the digits, ``easy`` and ``shift01`` with 200 rounds (results/shares.jsonl).
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def alone(method: methods.Method, cooling: float, problem: Simulation, budget: i
 
 
 def tuned(
-    schedule: Callable[[int, int], Any], share: float, tuner: Any, problem: Simulation, budget: int, target: str,
-    seed: int, sampler: Any = None,
+    schedule: Callable[[int, int], Any], share: float, problem: Simulation, budget: int, target: str, seed: int,
+    *, tuner: Any, sampler: Any = None,
 ) -> Study:  # fmt: skip
     """Tune by a schedule whose longest arm has a share of the rounds, over the paper's ranges."""
     more = {} if sampler is None else {"sampler": sampler}
@@ -93,34 +93,43 @@ def _only_steps(budget: int, chosen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 none, fedex = ft.tuners.none, ft.FedEx()
-rs, sha = ft.random_search, ft.halving
-hyperband = partial(ft.hyperband, fill=True)
+rs, sha, hyperband = ft.random_search, ft.halving, partial(ft.hyperband, fill=True)
+tpe = samplers.optuna("tpe")
+SHARES = (PAPERS_SHARE, 0.25, 0.4, 0.64)
+TUNERS: dict[str, Callable[..., Study]] = {
+    "RS": partial(tuned, rs, tuner=none),
+    "RS + FedEx": partial(tuned, rs, tuner=fedex),
+    "SHA": partial(tuned, sha, tuner=none),
+    "SHA + FedEx": partial(tuned, sha, tuner=fedex),
+    "Hyperband": partial(tuned, hyperband, tuner=none),
+    "TPE": partial(tuned, partial(rs, together=1), tuner=none, sampler=tpe),
+    "BOHB": partial(tuned, hyperband, tuner=none, sampler=tpe),
+}
+
+
+def named(tuner: str, share: float) -> str:
+    """Return the name of a tuner's way."""
+    return f"{tuner}, T/10" if share == PAPERS_SHARE else f"{tuner}, {share:g} T"
+
+
+def without(run: Run) -> Way:
+    """Return the way of ``auto`` without one of its parts, or with another."""
+    return Way(run, both=True, part="without")
+
 
 WAYS: dict[str, Way] = {
     "untuned": Way(partial(alone, methods.fedavg, 0.0), both=True, part="alone"),
     "default+": Way(partial(alone, methods.fedavg.stepping_by("fedexp"), COOLING), both=True, part="alone"),
-    "RS, T/10": Way(partial(tuned, rs, PAPERS_SHARE, none)),
-    "RS + FedEx, T/10": Way(partial(tuned, rs, PAPERS_SHARE, fedex)),
-    "SHA, T/10": Way(partial(tuned, sha, PAPERS_SHARE, none)),
-    "SHA + FedEx, T/10": Way(partial(tuned, sha, PAPERS_SHARE, fedex)),
-    "RS, 0.25 T": Way(partial(tuned, rs, 0.25, none)),
-    "SHA, 0.64 T": Way(partial(tuned, sha, 0.64, none)),
-    "SHA + FedEx, 0.4 T": Way(partial(tuned, sha, 0.4, fedex)),
-    "Hyperband, T/10": Way(partial(tuned, hyperband, PAPERS_SHARE, none)),
-    "TPE, T/10": Way(partial(tuned, partial(rs, together=1), PAPERS_SHARE, none, sampler=samplers.optuna("tpe"))),
-    "BOHB, T/10": Way(partial(tuned, hyperband, PAPERS_SHARE, none, sampler=samplers.optuna("tpe"))),
+    **{named(name, share): Way(partial(run, share)) for share in SHARES for name, run in TUNERS.items()},
     "auto": Way(auto, both=True, part="auto"),
-    "auto, own cohorts": Way(partial(auto, cohorts="independent"), both=True, part="without"),
-    "auto, own weights and cohorts": Way(
-        partial(auto, cohorts="independent", weights="independent"), both=True, part="without"
-    ),
-    "auto, server's mean": Way(
-        partial(auto, method=methods.fedavg.with_defaults(server={"optimiser": "sgd"})), both=True, part="without"
-    ),
-    "auto, no cooling": Way(partial(auto, cooling=0.0), both=True, part="without"),
-    "auto, no duel": Way(changed(_no_duel), both=True, part="without"),
-    "auto, no net": Way(changed(_no_net), both=True, part="without"),
-    "auto, uniform arms": Way(changed(_uniform), both=True, part="without"),
-    "auto, lr alone": Way(changed(_only_steps), both=True, part="without"),
-    "auto + FedEx": Way(partial(auto, fedex=fedex), both=True, part="without"),
+    "auto, own cohorts": without(partial(auto, cohorts="independent")),
+    "auto, own weights and cohorts": without(partial(auto, cohorts="independent", weights="independent")),
+    "auto, server's mean": without(partial(auto, method=methods.fedavg.with_defaults(server={"optimiser": "sgd"}))),
+    "auto, no cooling": without(partial(auto, cooling=0.0)),
+    "auto, no duel": without(changed(_no_duel)),
+    "auto, no net": without(changed(_no_net)),
+    "auto, uniform arms": without(changed(_uniform)),
+    "auto, lr alone": without(changed(_only_steps)),
+    "auto + FedEx": without(partial(auto, fedex=fedex)),
 }
+BEST = ("RS, 0.25 T", "SHA, 0.64 T", "SHA + FedEx, 0.4 T", "Hyperband, 0.25 T", "TPE, 0.25 T", "BOHB, 0.25 T")
