@@ -20,6 +20,7 @@ from typing import Any
 
 import fedtuner as ft
 from fedtuner import Simulation, Study, methods
+from fedtuner.core.method import default_space
 from fedtuner.run.auto import COOLING
 from problems import PROBLEMS
 
@@ -69,9 +70,21 @@ def auto(problem: Simulation, budget: int, target: str, seed: int, cohorts: str 
     )  # fmt: skip
 
 
+def fedpop(problem: Simulation, budget: int, target: str, seed: int, paired: bool = False) -> Study:
+    """FedPop as published: its ranges, ten arms; ``paired``, with shared cohorts and paired scores."""
+    method = methods.paper_ranges(methods.fedavg)
+    usual = default_space(method, problem.model.hyperparameters)
+    space = ft.Space(usual.client, {**usual.server, "momentum": [0.0, 0.9]})
+    return ft.tune(
+        problem, space, method=method, schedule=ft.fedpop(budget, paired=paired), target=target, seed=seed, workers=1,
+        progress=False,
+    )  # fmt: skip
+
+
 WAYS: dict[str, Way] = {
     "untuned": untuned, "default+": extrapolated, "SHA + FedEx, T/10": sha_fedex, "SHA, 0.64 T": sha_long, "auto": auto,
     "auto, own cohorts": partial(auto, cohorts="independent"),
+    "FedPop": fedpop, "FedPop, paired": partial(fedpop, paired=True),
 }  # fmt: skip
 BASELINES = ("untuned", "default+", "SHA + FedEx, T/10", "SHA, 0.64 T")
 BOTH = ("untuned", "default+", "auto", "auto, own cohorts")  # ways whose training does not depend on the target
