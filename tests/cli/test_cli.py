@@ -256,6 +256,7 @@ def test_json_is_the_result(here, fedtuner):
         "stalled": [],
         "server": best.server, "client": best.client, "theta": best.theta.tolist(),
         "candidates": list(best.candidates), "fine_tune": best.fine_tune,
+        "schedule": [vars(held) for held in best.schedule],
     }  # fmt: skip
     assert answer["evaluations"]["tuned"] == {
         "test mode error": study.evaluate("test"), "test mode loss": study.evaluate("test", metric="loss")
