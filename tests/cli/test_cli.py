@@ -455,7 +455,7 @@ def test_list_tells_methods_presets_and_problems(fedtuner):
     for word in ("fedavg", "fedprox", "reptile", "lr", "momentum", "digits", "McMahan"):
         assert word in out
     answer = strict(fedtuner("list", "--json")[1])
-    assert set(answer) == {"methods", "presets", "problems"}
+    assert set(answer) == {"methods", "schedules", "tuners", "presets", "problems"}
     assert {"fedavg", "fedprox", "reptile"} <= {m["name"] for m in answer["methods"]}
     assert [p["name"] for p in answer["presets"]] == list(spec.presets())
     assert {p["name"]: p["function"] for p in answer["problems"]} == spec.PROBLEMS
