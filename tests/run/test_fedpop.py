@@ -117,7 +117,7 @@ def test_show_has_the_lineage(study, fedtuner):
     assert "FedPop's population of 4 arms, evolving every 2 rounds around 3 client vectors each" in out
     child = study.journal.arms[4]
     assert f"from arm {child.parent[0]} at 2" in " ".join(out.split())
-    assert "Its model was trained with other ones before" in out
+    assert "What changed while its model was trained" in out
     assert summary(study.path)["result"]["schedule"] == [vars(one) for one in study.best.schedule]
 
 

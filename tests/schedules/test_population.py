@@ -31,7 +31,10 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("which", SCHEDULES)
+SLOW = {"the paper's, as on CIFAR-10"}  # 160 steps
+
+
+@pytest.mark.parametrize("which", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in SCHEDULES])
 class TestPopulation(ScheduleLaws):
     @pytest.fixture(autouse=True)
     def _choose(self, which):

@@ -140,7 +140,7 @@ def _print_schedule(out: Console, held: Sequence[Mapping[str, Any]]) -> None:
 
     names, rows = changes([Held(**one) for one in held])
     if names:
-        out.print("Its model was trained with other ones before, those of its ancestors:")
+        out.print("What changed while its model was trained, its ancestors' rounds first:")
         table = Table("rounds", "arm", *map(escape, names), box=None, pad_edge=False, header_style="dim")
         for row in rows:
             table.add_row(*map(escape, row))

@@ -145,7 +145,8 @@ def _over_rounds(best: Best) -> list[str]:
     if not names:
         return []
     return [
-        "They are those of its last rounds. The model was trained with these (`schedule` in `configuration.json`):",
+        "These are the values of the last rounds. Over its rounds the model was trained with (`schedule` in "
+        "`configuration.json`):",
         "",
         f"| rounds | arm | {' | '.join(names)} |\n{'| --- ' * (2 + len(names))}|",
         *(f"| {' | '.join(row)} |" for row in rows),
