@@ -17,6 +17,7 @@ PUBLIC = {
     "Space", "Float", "Int", "PowerOfTwo", "Choice", "OneMinus", "When",
     "Client", "Simulation", "Outside", "Learner", "Metric", "Metrics",
     "tune", "prepare", "untuned", "load", "auto", "paper", "Study", "FedEx", "halving", "random_search", "hyperband",
+    "fedpop", "FedPop",
     "FedtunerError", "Interrupted",
     "data", "fedex", "flower", "methods", "metrics", "pytorch", "samplers", "schedules", "sklearn", "space", "watchers",
 }  # fmt: skip

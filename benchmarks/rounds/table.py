@@ -203,7 +203,7 @@ def picture(lines: Sequence[Line], path: Path, ways: Sequence[str]) -> None:
     pyplot.close(figure)
 
 
-SHOWN = ("default+", "SHA + FedEx, T/10", "SHA, 0.64 T", "Hyperband, T/10", "BOHB, T/10", "FedPop", "auto")
+SHOWN = ("default+", "SHA + FedEx, T/10", "SHA, 0.64 T", "Hyperband, T/10", "BOHB, T/10", "FedPop, T/10", "auto")
 PARTS = {f"{make.__name__} {metric}": (make, metric) for make in (against, long) for metric in METRICS}
 
 

@@ -1,8 +1,7 @@
 """Ways to spend T rounds on a problem: not tuning, the tuners of the literature, ``auto``, and ``auto`` without a part.
 
 All of them tune FedAvg. Tuners of the literature search the paper's ranges and score arms by validation error. Their
-longest arm has the paper's share of the rounds, a tenth, or another of ``SHARES``: ``BEST`` has those that were best on
-seeds 100 to 102 of the digits, ``easy`` and ``shift01`` with 200 rounds (results/shares.jsonl).
+longest arm has the paper's share of the rounds, a tenth, or another of ``SHARES``.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any
 import fedtuner as ft
 from fedtuner import Simulation, Study, methods, samplers
 from fedtuner.core.federation import Federation
+from fedtuner.core.method import default_space
 from fedtuner.run.auto import COOLING
 from schedules import RungAndRun
 
@@ -56,6 +56,17 @@ def tuned(
     )  # fmt: skip
 
 
+def fedpop(
+    share: float, problem: Simulation, budget: int, target: str, seed: int, *, paired: bool = False
+) -> Study:  # fmt: skip
+    """FedPop over the paper's ranges, the server's momentum 0 or 0.9; ``paired`` on shared cohorts."""
+    method = methods.paper_ranges(methods.fedavg)
+    usual = default_space(method, problem.model.hyperparameters)
+    space = ft.Space(usual.client, {**usual.server, "momentum": [0.0, 0.9]})
+    schedule = ft.fedpop(budget, max(1, round(share * budget)), paired=paired)
+    return study(problem, target, seed, space=space, method=method, schedule=schedule)
+
+
 def auto(problem: Simulation, budget: int, target: str, seed: int, **settings: Any) -> Study:
     """What ``tune(problem, budget=...)`` does, with other settings where they are given."""
     return study(problem, target, seed, **({"budget": budget} if "recipe" not in settings else {}), **settings)
@@ -95,7 +106,7 @@ def _only_steps(budget: int, chosen: Mapping[str, Any]) -> dict[str, Any]:
 none, fedex = ft.tuners.none, ft.FedEx()
 rs, sha, hyperband = ft.random_search, ft.halving, partial(ft.hyperband, fill=True)
 tpe = samplers.optuna("tpe")
-SHARES = (PAPERS_SHARE, 0.25, 0.4, 0.64)
+SHARES = (PAPERS_SHARE, 0.2, 0.4, 0.64)
 TUNERS: dict[str, Callable[..., Study]] = {
     "RS": partial(tuned, rs, tuner=none),
     "RS + FedEx": partial(tuned, rs, tuner=fedex),
@@ -104,6 +115,8 @@ TUNERS: dict[str, Callable[..., Study]] = {
     "Hyperband": partial(tuned, hyperband, tuner=none),
     "TPE": partial(tuned, partial(rs, together=1), tuner=none, sampler=tpe),
     "BOHB": partial(tuned, hyperband, tuner=none, sampler=tpe),
+    "FedPop": fedpop,
+    "FedPop, paired": partial(fedpop, paired=True),
 }
 
 
@@ -132,4 +145,3 @@ WAYS: dict[str, Way] = {
     "auto, lr alone": without(changed(_only_steps)),
     "auto + FedEx": without(partial(auto, fedex=fedex)),
 }
-BEST = ("RS, 0.25 T", "SHA, 0.64 T", "SHA + FedEx, 0.4 T", "Hyperband, 0.25 T", "TPE, 0.25 T", "BOHB, 0.25 T")

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from fedtuner.run.paper import paper
     from fedtuner.run.result import load
     from fedtuner.run.study import Study, prepare, tune, untuned
-    from fedtuner.schedules import halving, hyperband, random_search
+    from fedtuner.schedules import fedpop, halving, hyperband, random_search
     from fedtuner.space import Choice, Float, Int, OneMinus, PowerOfTwo, Space, When
-    from fedtuner.tuners import FedEx, fedex
+    from fedtuner.tuners import FedEx, FedPop, fedex
 
 __version__ = "0.1.0"
 
@@ -30,6 +30,7 @@ __all__ = [
     "Client", "Simulation", "Outside", "Learner", "Metric", "Metrics",
     # tuning
     "tune", "prepare", "untuned", "load", "auto", "paper", "Study", "FedEx", "halving", "random_search", "hyperband",
+    "fedpop", "FedPop",
     # errors
     "FedtunerError", "Interrupted",
     # modules
@@ -45,8 +46,8 @@ _FROM = {
     "run.paper": ("paper",),
     "run.result": ("load",),
     "run.study": ("tune", "prepare", "untuned", "Study"),
-    "tuners": ("FedEx", "fedex"),
-    "schedules": ("halving", "random_search", "hyperband"),
+    "tuners": ("FedEx", "FedPop", "fedex"),
+    "schedules": ("halving", "random_search", "hyperband", "fedpop"),
     "errors": ("FedtunerError", "Interrupted"),
 }
 

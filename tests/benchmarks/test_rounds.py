@@ -33,10 +33,10 @@ def lines(script):
     return script.read(ROUNDS / "results" / "rounds.jsonl")
 
 
-@pytest.mark.parametrize("name", ["rounds", "cohorts"])
-def test_the_docs_have_the_tables_of_the_results(script, name):
+@pytest.mark.parametrize(("name", "page"), [("rounds", "choosing"), ("cohorts", "choosing"), ("fedpop", "populations")])
+def test_the_docs_have_the_tables_of_the_results(script, name, page):
     found = script.read(ROUNDS / "results" / f"{name}.jsonl")
-    assert script.table(found) in (ROOT / "docs" / "choosing.md").read_text()
+    assert script.table(found) in (ROOT / "docs" / f"{page}.md").read_text()
 
 
 def test_no_reported_seed_was_used_to_choose_anything(lines):

@@ -256,6 +256,7 @@ def test_json_is_the_result(here, fedtuner):
         "stalled": [],
         "server": best.server, "client": best.client, "theta": best.theta.tolist(),
         "candidates": list(best.candidates), "fine_tune": best.fine_tune,
+        "schedule": [vars(held) for held in best.schedule],
     }  # fmt: skip
     assert answer["evaluations"]["tuned"] == {
         "test mode error": study.evaluate("test"), "test mode loss": study.evaluate("test", metric="loss")
@@ -454,7 +455,7 @@ def test_list_tells_methods_presets_and_problems(fedtuner):
     for word in ("fedavg", "fedprox", "reptile", "lr", "momentum", "digits", "McMahan"):
         assert word in out
     answer = strict(fedtuner("list", "--json")[1])
-    assert set(answer) == {"methods", "presets", "problems"}
+    assert set(answer) == {"methods", "schedules", "tuners", "presets", "problems"}
     assert {"fedavg", "fedprox", "reptile"} <= {m["name"] for m in answer["methods"]}
     assert [p["name"] for p in answer["presets"]] == list(spec.presets())
     assert {p["name"]: p["function"] for p in answer["problems"]} == spec.PROBLEMS

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedtuner as ft
-from fedtuner import FedEx
+from fedtuner import FedEx, FedPop
 from fedtuner.core.records import Choice, Seen, Summary
 from fedtuner.errors import SpecError
 from fedtuner.space import PAPER_CLIENT, Float, Space
@@ -77,6 +77,9 @@ MEMBERS = {
     "improvement of the loss": FedEx(k=3, metric="loss", signal="improvement", gamma=1.0),
     "several tries": FedEx(k=5, tries=3),
     "full information": FedEx(k=5, tries="all"),
+    "client vectors": FedPop(),
+    "client vectors that evolve often": FedPop(k=4, every=1, young=12, metric="error"),
+    "one client vector": FedPop(k=1),
     "none": none,
     "a gaussian": Gaussian(),
 }
@@ -86,7 +89,8 @@ MEMBERS = {
 class TestEveryTuner(TunerLaws):
     @pytest.fixture(autouse=True)
     def _choose(self, member):
-        self.member, self.learns = member, member not in ("one candidate", "theta that stays", "none")
+        stays = ("one candidate", "theta that stays", "one client vector", "none")
+        self.member, self.learns = member, member not in stays
 
     def tuner(self):
         return MEMBERS[self.member]

@@ -42,7 +42,7 @@ def run(arguments: Namespace) -> None:
     proxy = parsed.load(parsed.proxy) if parsed.proxy else None
     study = parsed.study(store / "proxy" if proxy else store, arguments.workers, proxy)
     if not arguments.json and not arguments.quiet:
-        tell(headline(study.describe(), outline(study.schedule).arms))
+        tell(headline(study.describe(), outline(study.schedule).proposed))
     if arguments.dry_run:
         found, done = study.forecast(), load(store).rounds_used if Folder(store).exists() else 0
         with printing():

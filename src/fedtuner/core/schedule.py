@@ -132,7 +132,10 @@ class Schedule(Protocol):
 
     @property
     def needs(self) -> frozenset[str]:
-        """What it reads beside scores: "rows" if it reads single clients' values in records."""
+        """What it needs beside scores: "rows" if it reads single clients' values in records.
+
+        "shared" if arms must have the same clients in each round, and begin from the same weights.
+        """
 
     def steps(self) -> Generator[Step, Evidence, Key]:
         """Yield steps, receive the evidence of their arms, and return the winner and the round to take it at."""
@@ -175,6 +178,11 @@ class Outline:
     @property
     def arms(self) -> int:
         return sum(map(len, self.groups))
+
+    @property
+    def proposed(self) -> int:
+        """The arms that a sampler proposes; the others are their descendants."""
+        return self.arms - len(self.children)
 
 
 def outline(schedule: Schedule, *path: Any) -> Outline:

@@ -133,6 +133,8 @@ def resolve(federation: Federation, **given: Any) -> Setup:
     _check_batch(space, model.smallest_batch)
     space = bound(space, {**method.client, **model.hyperparameters}, method.server)
     given.setdefault("screens", federation.screens if given.get("privacy") is None else ())
+    if "shared" in given["schedule"].needs:
+        _share(given)
     setup = Setup(method=method, space=space, engine=engine.name, **given)
     if method.sums and setup.combine.each:
         raise SpecError(
@@ -289,6 +291,17 @@ def _on_the_server(method: Method, model: Model, space: Space | None) -> Method:
     for name in _SENT & {*model.hyperparameters, *(space.client if space else ())}:
         raise SpecError(f"client.{name}: clients that train by code of their own are sent {name!r} besides: rename it")
     return replace(method, client=model.hyperparameters)
+
+
+def _share(given: dict[str, Any]) -> None:
+    """Give all arms the same clients and initial weights; refuse settings that do not."""
+    for name in ("cohorts", "weights"):
+        if given.setdefault(name, "shared") != "shared":
+            kind = tables.kind_of(type(given["schedule"]))
+            raise SpecError(
+                f"{name} = {brief(given[name])}, but {kind} compares arms on the same clients, from the same weights: "
+                f"leave {name} out, or schedule.paired"
+            )
 
 
 def _check_batch(space: Space, smallest: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedtuner.core.metric import Metric
@@ -13,6 +13,8 @@ from fedtuner.report.console import console
 from fedtuner.report.summary import is_fedex
 from fedtuner.run import spec
 from fedtuner.run.auto import differing
+from fedtuner.run.export import changes
+from fedtuner.run.journal import Held
 from fedtuner.schedules import KINDS
 
 if TYPE_CHECKING:
@@ -29,6 +31,11 @@ def headline(described: Mapping[str, Any], arms: int | None = None) -> str:
         ends = f", ended if no score improves for {counted(schedule['patience'], 'round')}"
         schedule = {**schedule["first"], "budget": schedule["budget"], "longest": schedule["longest"]}
     outside = _name(schedule) + (f" of {counted(arms, 'arm')}" if arms else "")
+    if schedule["kind"] == "fedpop":
+        paired = ", compared on the same clients" if schedule["paired"] else ""
+        outside = (
+            f"FedPop's population of {counted(arms or 0, 'arm')}, evolving every {schedule['interval']} rounds{paired}"
+        )
     if schedule["kind"] == "duel":
         outside = "the default alone"
         if schedule["arms"] > 1:
@@ -38,6 +45,8 @@ def headline(described: Mapping[str, Any], arms: int | None = None) -> str:
         inside = f" around FedEx with {tuner['k']} candidates each" if tuner["k"] > 1 else ""
     else:
         inside = "" if _name(tuner) == "none" else f" around {_name(tuner)}"
+        if not isinstance(tuner, str) and tuner["kind"] == "fedpop":
+            inside = f" around {counted(tuner['k'], 'client vector')} each"
     problem, rounds = described["problem"], counted(schedule["budget"], "round")
     clients = counted(problem["clients"], "client") if "clients" in problem else "clients"
     return (
@@ -54,7 +63,7 @@ def _left(schedule: Mapping[str, Any]) -> str:
 
 def _arms(schedule: Mapping[str, Any]) -> int | None:
     """Return how many arms a schedule starts; None if it is one's own: nobody's code is run to show a study."""
-    return outline(spec.schedule(schedule)).arms if schedule["kind"] in KINDS else None
+    return outline(spec.schedule(schedule)).proposed if schedule["kind"] in KINDS else None
 
 
 def _name(table: Any) -> str:
@@ -113,6 +122,7 @@ def print_summary(summary: Mapping[str, Any], arms: bool = True) -> None:
         escape(_config(result["client"], described["client"], defaults.get("client")) or "nothing was tuned") + sure,
     )
     out.print(table)
+    _print_schedule(out, result["schedule"])
     if not result["fine_tune"]:
         out.print("Fine-tuning does not pay: in its last rounds clients' errors rose by it. Use the global model.")
     if summary["evaluations"]:
@@ -121,6 +131,20 @@ def print_summary(summary: Mapping[str, Any], arms: bool = True) -> None:
         _print_verdict(out, summary, metric)
     _print_unusable(out, summary["unusable"])
     out.print(f"\nKept in {store}: fedtuner show {store}, fedtuner export {store}")
+
+
+def _print_schedule(out: Console, held: Sequence[Mapping[str, Any]]) -> None:
+    """Print the hyperparameters that changed while the winner's model was trained."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    names, rows = changes([Held(**one) for one in held])
+    if names:
+        out.print("What changed while its model was trained, its ancestors' rounds first:")
+        table = Table("rounds", "arm", *map(escape, names), box=None, pad_edge=False, header_style="dim")
+        for row in rows:
+            table.add_row(*map(escape, row))
+        out.print(table)
 
 
 def _print_unusable(out: Console, unusable: Mapping[str, int]) -> None:

@@ -121,6 +121,7 @@ def result(study: Journal) -> dict[str, Any]:
         "client": dict(candidates[study.records(won.arm, won.round)[-1].mode]),
         "theta": list(theta),
         "candidates": [dict(c) for c in candidates],
+        "schedule": [vars(held) for held in study.held((won.arm, won.round))],
     }
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedtuner import tables
 from fedtuner.errors import SpecError, StoreError, counted
-from fedtuner.run.journal import Journal, read
+from fedtuner.run.journal import Held, Journal, read
 from fedtuner.run.store import Folder
 from fedtuner.run.store.files import replace_file
 
@@ -67,6 +67,7 @@ def write(study: Results, to: Path, force: bool) -> list[Path]:
         "theta": best.theta,
         "candidates": best.candidates,
         "rounds": best.rounds,
+        "schedule": [vars(held) for held in best.schedule],
         "problem": journal.begun.federation["name"],
         "seed": journal.setup["seed"],
     }
@@ -112,6 +113,7 @@ def card(journal: Journal, best: Best, path: Path | None) -> str:
         "",
         f"Tuned: {', '.join(searched) or 'nothing'}. The rest was given, or is the method's default.",
         "",
+        *_over_rounds(best),
         "## Rounds",
         "",
         f"The study used {journal.rounds_used} of {journal.budget} communication rounds over "
@@ -130,7 +132,41 @@ def card(journal: Journal, best: Best, path: Path | None) -> str:
 
 def _of(best: Best, side: str) -> Iterator[tuple[str, Any]]:
     for name, value in getattr(best, side).items():
-        yield name, f"{value:.6g}" if isinstance(value, float) else value
+        yield name, _text(value)
+
+
+def _text(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _over_rounds(best: Best) -> list[str]:
+    """Return a table of the hyperparameters that changed while the model was trained; nothing if none did."""
+    names, rows = changes(best.schedule)
+    if not names:
+        return []
+    return [
+        "These are the values of the last rounds. Over its rounds the model was trained with (`schedule` in "
+        "`configuration.json`):",
+        "",
+        f"| rounds | arm | {' | '.join(names)} |\n{'| --- ' * (2 + len(names))}|",
+        *(f"| {' | '.join(row)} |" for row in rows),
+        "",
+    ]
+
+
+def changes(schedule: Sequence[Held]) -> tuple[list[str], list[list[str]]]:
+    """Return the hyperparameters that changed over a model's rounds, and rows of rounds, arm and their values."""
+    flat = [
+        {f"{side}.{n}": v for side in ("server", "client") for n, v in getattr(one, side).items()} for one in schedule
+    ]
+    names = [
+        n for n in dict.fromkeys(n for one in flat for n in one) if any(one.get(n) != flat[0].get(n) for one in flat)
+    ]
+    rows = [
+        [f"{held.first} to {held.last}", str(held.arm), *(_text(one.get(name, "")) for name in names)]
+        for held, one in zip(schedule, flat, strict=True)
+    ]
+    return names, rows
 
 
 def _domain(domain: Any) -> str:

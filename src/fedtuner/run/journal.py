@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from fedtuner.core.metric import Metric
@@ -25,6 +26,17 @@ from fedtuner.core.store import (
 from fedtuner.errors import StoreError, named
 from fedtuner.space import Config
 from fedtuner.tables import is_real, misfit, plain
+
+
+@dataclass(frozen=True)
+class Held:
+    """A configuration, and the rounds of a model's training in which it held."""
+
+    arm: int
+    first: int  # round
+    last: int
+    server: Config
+    client: Config  # the most probable one after the last of these rounds
 
 
 class Journal:
@@ -160,6 +172,16 @@ class Journal:
         if parent is not None and self.offers(parent)[0] == candidates:
             return self.offers(parent)
         return candidates, (1 / len(candidates),) * len(candidates)
+
+    def held(self, key: Key) -> tuple[Held, ...]:
+        """Return the configurations that a state's model was trained with: its ancestors', then its arm's own."""
+        arm, round = key
+        known, own = self.arms[arm], [r for r in self.own_records[arm] if r.round <= round]
+        before = () if known.parent is None else self.held(known.parent)
+        if not own:
+            return before
+        client = self.offers((arm, own[-1].round))[0][own[-1].mode]
+        return (*before, Held(arm, own[0].round, own[-1].round, known.server, client))
 
     def saved_rounds(self, arm: int) -> list[int]:
         """Return the rounds after which an arm's states were saved and are still kept."""

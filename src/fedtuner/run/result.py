@@ -17,7 +17,7 @@ from fedtuner.core.store import Store
 from fedtuner.core.tuner import Floats
 from fedtuner.errors import SpecError, StoreError, counted
 from fedtuner.run.export import write
-from fedtuner.run.journal import Journal, read
+from fedtuner.run.journal import Held, Journal, read
 from fedtuner.run.store import Folder
 from fedtuner.space import Config
 
@@ -37,6 +37,9 @@ class Best:
     theta: Floats = field(repr=False)
     model: Vector = field(repr=False)  # w; pytorch.Task.module(w) returns it as a module
     fine_tune: bool  # whether clients' models were better after local training, in the winner's last rounds
+    schedule: tuple[Held, ...] = field(
+        repr=False
+    )  # the configurations that its model was trained with, over its rounds
 
 
 class Results:
@@ -123,7 +126,7 @@ class Results:
         return Best(
             arm, round, score, self.journal.arms[arm].server,
             candidates[self.journal.records(arm, round)[-1].mode], candidates, np.array(theta), state.w,
-            self.journal.fine_tuning_pays,
+            self.journal.fine_tuning_pays, self.journal.held(key),
         )  # fmt: skip
 
     def arrays(self) -> Vectors:

@@ -38,7 +38,7 @@ from fedtuner.schedules import Alone, Duel, Halving, Patient
 from fedtuner.schedules.longer import Longer, links, original
 from fedtuner.space import Domain, Space
 from fedtuner.tables import Table
-from fedtuner.tuners import FedEx, none
+from fedtuner.tuners import FedEx, inside, none
 
 MOST_WORKERS = 1024
 Recipe = Callable[[Federation, Mapping[str, Any]], dict[str, Any]]  # fills in settings that are not given
@@ -276,7 +276,8 @@ def prepare(
 ) -> Study:
     """Check all settings and return the study, not yet run: ``run()`` it, or use ``ask()`` and ``tell()``.
 
-    The arguments are those of ``tune``, but without ``fedex`` (or ``tuner``) there is no FedEx.
+    The arguments are those of ``tune``, but without ``fedex`` (or ``tuner``) there is no FedEx: an arm has one client
+    configuration, or the tuner that its schedule was published with (``fedpop``).
     """
     if fedex is not None and tuner is not None:
         raise SpecError("fedex and tuner are both given, but an arm has one tuner: give one of them")
@@ -338,7 +339,8 @@ def _filled(problem: Federation, given: dict[str, Any], budget: int | None, reci
         made = given
     if made.get("space") is given["space"]:  # as the user gave it
         made = {**made, "space": searched(made["method"], problem.model, made["space"])}
-    settings = {"sampler": samplers.uniform, "tuner": none, "schedule": Halving(), **made}
+    own = inside(made.get("schedule"), made.get("cohort", 10))
+    settings = {"sampler": samplers.uniform, "tuner": own or none, "schedule": Halving(), **made}
     if "include" in settings:
         settings["sampler"] = samplers.Include(settings.pop("include"), settings["sampler"])
     return settings
@@ -396,7 +398,8 @@ def tune(
     space       only ranges that it names are searched; if it names none, the method's own ranges are, except of what it
                 sets to one value. None: all of the method's and the model's ranges; ``Space()``: nothing
     method      one of ``fedtuner.methods``, or its name: "fedprox"
-    fedex       None: every arm has one client configuration, which only the schedule tunes; ``tuner=`` replaces FedEx
+    fedex       None: every arm has one client configuration, which only the schedule tunes; ``tuner=`` replaces FedEx,
+                and so does the tuner that a schedule was published with (``fedpop``), unless another is given
     schedule    by default the paper's successive halving, with 2000 rounds
     cohort      clients per round, or (0.1) a part of those who are present; ``cohorts="shared"`` gives all arms the
                 same clients in the same round
@@ -416,7 +419,10 @@ def tune(
     Further settings are the other fields of ``Setup``; and ``executor`` and ``watch``, which do not change results:
     ``watch`` is told the journal's events, by a function, a ``watchers.Watcher``, or several.
     """
-    unasked = "tuner" in settings or (fedex is _PAPERS and (budget is not None or recipe is not None))
+    own = inside(schedule) is not None
+    unasked = "tuner" in settings or (fedex is _PAPERS and (budget is not None or recipe is not None or own))
+    if own and fedex is None:
+        settings.setdefault("tuner", none)
     settings |= {k: v for k, v in (("cohorts", cohorts), ("sampler", sampler)) if v is not None}
     where = Where.at(store)
     if proxy is not None:

@@ -73,9 +73,9 @@ class Optuna:
         _import(self.kind)
         axes(space)
         course, name = outline(schedule), kind_of(type(schedule))
-        if self.learns and len(course.groups) < 2:
+        if self.learns and sum(course.children.isdisjoint(group) for group in course.groups) < 2:
             raise SpecError(
-                f"sampler = {self.kind!r} learns from finished arms, but {name} starts all {course.arms} at "
+                f"sampler = {self.kind!r} learns from finished arms, but {name} starts all {course.proposed} at "
                 "once: use hyperband with several brackets, or random_search with together = 1"
             )
         if self.kind == "cmaes" and len(set(course.rungs.values())) > 1:
