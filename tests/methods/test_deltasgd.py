@@ -1,6 +1,7 @@
 """Delta-SGD: its steps by hand, what they are bounded by, and that it is SGD where it has one step."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -86,13 +87,13 @@ def test_both_gradients_of_a_step_are_of_one_batch_and_one_draw():
 
 
 def test_steps_are_at_most_the_inverse_of_the_curvature_and_grow_slowly():
-    """On points that differ, curvature 2: every step but the first is at most gamma / 4, and at most 1.05 of the last."""
+    """On points that differ, curvature 2: steps are at most gamma / 4, and at most 1.05 times the last."""
     w, asked = trained(np.arange(12, dtype=np.float32)[:, None], [2.0], [0.5], batch=4, epochs=9, lr=0.01)
     at = [a[0][0] for a in (asked[0], *asked[1::2])] + [w[0]]
     means = [np.mean(a[1]) for a in (asked[0], *asked[1::2])]
     etas = [(x - y) / (2 * (x - mean)) for x, y, mean in zip(at, at[1:], means, strict=False)]
     assert max(etas) <= 0.5 + 1e-4
-    for last, eta in zip(etas, etas[1:], strict=False):
+    for last, eta in pairwise(etas):
         assert eta <= last * math.sqrt(1 + 0.1 * 1.05) * (1 + 1e-3)
     assert etas[-1] > 2 * etas[0]
 

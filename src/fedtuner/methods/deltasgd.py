@@ -7,15 +7,14 @@ gradient at x_k on batch k, h_k the gradient at x_k-1 on the same batch, and
     eta_k   = min(gamma |x_k - x_k-1| / (2 |g_k - h_k|), sqrt(1 + delta theta_k-1) eta_k-1)
     theta_k = eta_k / eta_k-1
 
-eta_0 is ``lr`` and theta_0 is 1, in every round anew. The aggregation is that of FedAvg. By default gamma is 2, delta is
-0.1 and eta_0 is 0.2, as in the paper's experiments, and nothing has to be tuned. Each step but the first takes two
-gradients.
+eta_0 is ``lr`` and theta_0 is 1, in every round anew. The aggregation is that of FedAvg. By default gamma is 2, delta
+is 0.1 and eta_0 is 0.2, the paper's values, and nothing has to be tuned. Each step but the first takes two gradients.
 
 A client whose data fits into one batch takes one step an epoch: with one epoch it steps by eta_0, as SGD does. More
 epochs or smaller batches let it adapt.
 
-Where the paper is silent: if the model or the gradient has not changed, the second bound alone counts. Both gradients of
-a step have the same dropout masks, as they would differ by the masks otherwise; statistics such as batch-norm's are
+Where the paper is silent: if the model or the gradient has not changed, the second bound alone counts. Both gradients
+of a step have the same dropout masks, as they would differ by the masks otherwise; statistics such as batch-norm's are
 those of x_k. Differences from the authors' code: there the first step is sqrt(1 + delta) eta_0, delta is 0.02 by
 default, and 10^-8 is added to every eta_k. There is neither momentum nor weight decay, as in the paper.
 """

@@ -1,7 +1,7 @@
 """FedHyper's global step: the server steps further while successive rounds agree, and less far while they do not.
 
-Wang et al., "FedHyper: A Universal and Robust Learning Rate Scheduler for Federated Learning with Hypergradient Descent",
-ICLR 2024: its scheduler of the global rate, FedHyper-G. With D_t the mean change of round t,
+Wang et al., "FedHyper: A Universal and Robust Learning Rate Scheduler for Federated Learning with Hypergradient
+Descent", ICLR 2024: its scheduler of the global rate, FedHyper-G. With D_t the mean change of round t,
 
     alpha_t = alpha_t-1 + <D_t, D_t-1>, within [0.2, 5]
     w       = w + alpha_t D_t
