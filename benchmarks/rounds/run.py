@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import fedtuner as ft
-from fedtuner import Simulation, Study, methods
+from fedtuner import Simulation, Study, methods, tuners
 from fedtuner.run.auto import COOLING
 from problems import PROBLEMS
 
@@ -44,11 +44,11 @@ def extrapolated(problem: Simulation, budget: int, target: str, seed: int) -> St
     return _alone(methods.fedavg.stepping_by("fedexp"), COOLING, problem, budget, target, seed)
 
 
-def _halving(longest: float, fedex: Any, problem: Simulation, budget: int, target: str, seed: int) -> Study:
+def _halving(longest: float, tuner: Any, problem: Simulation, budget: int, target: str, seed: int) -> Study:
     schedule = ft.halving(budget, int(longest * budget))
     method = methods.paper_ranges(methods.fedavg)
     return ft.tune(
-        problem, method=method, fedex=fedex, schedule=schedule, target=target, seed=seed, workers=1, progress=False
+        problem, method=method, tuner=tuner, schedule=schedule, target=target, seed=seed, workers=1, progress=False
     )  # fmt: skip
 
 
@@ -59,7 +59,32 @@ def sha_fedex(problem: Simulation, budget: int, target: str, seed: int) -> Study
 
 def sha_long(problem: Simulation, budget: int, target: str, seed: int) -> Study:
     """Successive halving without FedEx, most of the rounds for the winner."""
-    return _halving(0.64, None, problem, budget, target, seed)
+    return _halving(0.64, tuners.none, problem, budget, target, seed)
+
+
+def sha_kernel(problem: Simulation, budget: int, target: str, seed: int) -> Study:
+    """Successive halving with FedEx whose update knows the distance of configurations, the paper's share."""
+    return _halving(0.1, tuners.Kernel(), problem, budget, target, seed)
+
+
+def sha_gaussian(problem: Simulation, budget: int, target: str, seed: int) -> Study:
+    """Successive halving with a Gaussian belief over the client's hyperparameters, the paper's share."""
+    return _halving(0.1, tuners.Gaussian(), problem, budget, target, seed)
+
+
+def extrapolating(problem: Simulation, budget: int, target: str, seed: int) -> Study:
+    """Train the default with FedExP alone for all rounds."""
+    return _alone(methods.fedavg.stepping_by("fedexp"), 0.0, problem, budget, target, seed)
+
+
+def delta_sgd(problem: Simulation, budget: int, target: str, seed: int) -> Study:
+    """Train the default of Delta-SGD, whose clients find their own step sizes, for all rounds."""
+    return _alone(methods.deltasgd, 0.0, problem, budget, target, seed)
+
+
+def fedhyper(problem: Simulation, budget: int, target: str, seed: int) -> Study:
+    """Train the default with FedHyper's global step for all rounds."""
+    return _alone(methods.fedavg.stepping_by("fedhyper"), 0.0, problem, budget, target, seed)
 
 
 def auto(problem: Simulation, budget: int, target: str, seed: int, cohorts: str | None = None) -> Study:
@@ -71,10 +96,12 @@ def auto(problem: Simulation, budget: int, target: str, seed: int, cohorts: str 
 
 WAYS: dict[str, Way] = {
     "untuned": untuned, "default+": extrapolated, "SHA + FedEx, T/10": sha_fedex, "SHA, 0.64 T": sha_long, "auto": auto,
-    "auto, own cohorts": partial(auto, cohorts="independent"),
+    "auto, own cohorts": partial(auto, cohorts="independent"), "kernel FedEx": sha_kernel, "Gaussian": sha_gaussian,
+    "FedExP": extrapolating, "Delta-SGD": delta_sgd, "FedHyper": fedhyper,
 }  # fmt: skip
 BASELINES = ("untuned", "default+", "SHA + FedEx, T/10", "SHA, 0.64 T")
-BOTH = ("untuned", "default+", "auto", "auto, own cohorts")  # ways whose training does not depend on the target
+UNTUNED = ("untuned", "default+", "FedExP", "Delta-SGD", "FedHyper")
+BOTH = (*UNTUNED, "auto", "auto, own cohorts")  # ways whose training does not depend on the target
 
 
 def line(name: str, problem: Simulation, budget: int, way: str, target: str, seed: int) -> dict[str, Any]:
