@@ -93,8 +93,9 @@ def evaluated(study: ft.Study, clients: int = 6) -> dict[str, float]:
         pytest.param({"fedex": None}, marks=pytest.mark.slow),
         pytest.param({"fedex": ft.FedEx(k=3, eps=1, cutoff=5.0)}, marks=pytest.mark.slow),
         {"method": BY_FEDEXP},
+        {"tuner": ft.tuners.Kernel(k=3, eps=1), "method": ft.methods.deltasgd},
     ],
-    ids=["fedavg", "fedprox by loss", "reptile by improvement", "no fedex", "a mode that stays", "fedexp"],
+    ids=["fedavg", "fedprox by loss", "reptile by improvement", "no fedex", "a mode that stays", "fedexp", "kernel"],
 )
 def test_the_sums_give_what_the_reports_would(changed):
     """End to end with Flower's own mod and workflow: up to the rounding that masks need."""
@@ -384,6 +385,10 @@ def test_a_study_with_masks_continues(tmp_path):
         ({"cohort": 2}, "cohort = 2, but a secure sum needs 3 clients"),
         ({"cohort": 1001}, "cohort = 1001, but a secure sum holds 1000 clients at most"),
         ({"fedex": ft.FedEx(k=3, tries="all")}, "fedex.tries = 3, but with secure aggregation a client tries one"),
+        (
+            {"tuner": ft.tuners.Gaussian()},
+            "Gaussian cannot be summed by label, but with secure aggregation the server sees only sums: use FedEx",
+        ),
     ],
 )
 def test_what_sums_cannot_carry_is_refused_before_the_work(changed, why, tmp_path):

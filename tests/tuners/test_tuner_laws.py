@@ -84,7 +84,7 @@ MEMBERS = {
     "a kernel of full information": Kernel(k=5, tries="all"),
     "none": none,
     "gaussian": tuners.Gaussian(),
-    "a wide gaussian": tuners.Gaussian(deviation=0.4, metric="loss", signal="improvement"),
+    "a wide gaussian": tuners.Gaussian(deviation=0.4, metric="loss", signal="absolute"),
     "a slow gaussian": tuners.Gaussian(deviation=0.05, rate=0.1),
     "a gaussian of one's own": Gaussian(),
 }

@@ -1,18 +1,19 @@
-"""Which methods, presets and problems there are."""
+"""Which methods, server optimisers, tuners, presets and problems there are."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from fedtuner import methods
+from fedtuner import methods, tables, tuners
 from fedtuner.core.model import Hyper
+from fedtuner.methods.server import OPTIMISERS
 from fedtuner.report.console import console
 from fedtuner.run import spec
 
 
 def listing() -> dict[str, list[dict[str, Any]]]:
-    """Return the methods with their hyperparameters, the presets and the problems."""
+    """Return methods and server optimisers with their hyperparameters, tuners with their settings, and the rest."""
     return {
         "methods": [
             {
@@ -22,6 +23,14 @@ def listing() -> dict[str, list[dict[str, Any]]]:
                 "server": {name: _hyper(h) for name, h in m.server.items()},
             }
             for m in methods.ALL.values()
+        ],
+        "optimisers": [
+            {"name": o.name, "paper": o.paper, "server": {name: _hyper(h) for name, h in o.hypers.items()}}
+            for o in OPTIMISERS.values()
+        ],
+        "tuners": [
+            {"name": kind, "about": str(tuner.__doc__).partition("\n")[0], "settings": _settings(tuner)}
+            for kind, tuner in tuners.KINDS.items()
         ],
         "presets": [{"name": n, "about": _comment(text)} for n, text in spec.presets().items()],
         "problems": [{"name": name, "function": function} for name, function in spec.PROBLEMS.items()],
@@ -36,6 +45,11 @@ def _hyper(hyper: Hyper) -> dict[str, Any]:
     }
 
 
+def _settings(tuner: Any) -> dict[str, Any]:
+    """Return a tuner's settings with their defaults."""
+    return {name: getattr(tuner(), name) for name in tables.parameters(tuner)}
+
+
 def _comment(text: str) -> str:
     return " ".join(line.removeprefix("# ") for line in text.splitlines() if line.startswith("# "))
 
@@ -47,6 +61,8 @@ def print_listing(listed: Mapping[str, Any]) -> None:
     out = console()
     columns = {
         "methods": ("method", "client hyperparameters (c: FedEx)", "server hyperparameters (b: wrapper)", "paper"),
+        "optimisers": ("server.optimiser", "server hyperparameters", "paper"),
+        "tuners": ("tuner.kind", "settings", "what it is"),
         "presets": ("preset", "what it is"),
         "problems": ("problem", "function"),
     }
@@ -55,6 +71,10 @@ def print_listing(listed: Mapping[str, Any]) -> None:
         for row in rows:
             if what == "methods":
                 table.add_row(row["name"], *(_names(row[side]) for side in ("client", "server")), row["paper"])
+            elif what == "optimisers":
+                table.add_row(row["name"], _names(row["server"]), row["paper"])
+            elif what == "tuners":
+                table.add_row(row["name"], ", ".join(row["settings"]), row["about"])
             else:
                 table.add_row(*row.values())
         out.print(table)

@@ -100,7 +100,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class FedEx(Settings):
-    """FedEx as in the paper."""
+    """Exponentiated gradient on a distribution theta over k candidates, as in the paper."""
 
     kind: ClassVar[str] = "fedex"
 

@@ -17,8 +17,9 @@ normalised. Draws that the space's constraints forbid are drawn again.
 Step sizes. NES has 1 for mu and e = (3 + log d) / (5 sqrt(d)) for sigma, with d hyperparameters, and a population of
 4 + 3 log d: about 9 for the paper's five or six, so about a cohort. r is ``rate``, and less by the factor
 n / (4 + 3 log d) where n = 1 / sum p_i^2 is below that. The baseline is the round's own, as the values of earlier
-rounds are those of worse models; so a round with one client says nothing. sigma stays within [0.05, 0.5]: below, draws
-hardly differ, and whole numbers never.
+rounds are those of worse models; so a round with one client says nothing. By default a client's value is that after
+local training minus that before (``signal``): clients differ by more than configurations do, and the value before does
+not depend on the configuration. sigma stays within [0.05, 0.5]: below, draws hardly differ, and whole numbers never.
 
 - The belief begins at the arm's configuration, with ``deviation``; a choice is redrawn with that probability. A
   hyperparameter whose value is not in its domain (such as 0 where that is logarithmic) stays as it is.
@@ -56,13 +57,13 @@ _SAME = 1e-12  # values that differ by less of their size differ by rounding
 
 @dataclass(frozen=True)
 class Gaussian:
-    """How the belief begins, how fast it moves, and along which values."""
+    """A Gaussian belief over the client's hyperparameters, moved by an evolution strategy."""
 
     kind: ClassVar[str] = "gaussian"
     deviation: float = 0.1  # at the beginning, as a part of the ranges
     rate: float = 1.0  # of the steps of means, deviations and odds
     metric: str = "error"  # the clients' validation value that moves it: error or loss
-    signal: str = "absolute"  # absolute: the value after local training; improvement: after minus before
+    signal: str = "improvement"  # improvement: the value after local training minus the one before; absolute: after
 
     labels = None
     tried = 1

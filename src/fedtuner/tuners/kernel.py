@@ -14,8 +14,8 @@ equally good. So the width falls with theta's entropy H: as theta gets sure, it 
 
 d is the Euclidean distance of the client's hyperparameters as places in their ranges, each from 0 to 1 in the sampling
 scale (``Ordered.unit``: a learning rate by its logarithm). Values of a ``Choice`` are at distance 0 or 1, as is a
-conditional hyperparameter that only one of the two has. By default the width is eps, which is where candidates lie, and
-at most a half.
+conditional hyperparameter that only one of the two has. By default the width is half the root mean square distance of
+the candidates, however many hyperparameters there are and however near candidates lie.
 
 Gradients are linear in the values, so sums by candidate are enough: secure aggregation and privacy carry it, as FedEx.
 """
@@ -40,15 +40,14 @@ from fedtuner.tuners import fedex
 from fedtuner.tuners.fedex import FedEx, Settings
 
 MOST = 1000  # candidates: the kernel has the square of that
-WIDEST = 0.5  # that the width is by default: with eps = 1 candidates lie in the whole range
 
 
 @dataclass(frozen=True)
 class Kernel(Settings):
-    """FedEx's settings, and the width of the kernel."""
+    """FedEx in which a value also counts for the candidates near its own."""
 
     kind: ClassVar[str] = "kernel"
-    width: float | None = None  # of the kernel, as a part of the ranges; None: eps, at most a half; 0 is FedEx
+    width: float | None = None  # as a part of the ranges; None: half the candidates' distance; 0 is FedEx
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,7 +72,7 @@ class Kernel(Settings):
 
     def update(self, belief: Belief, seen: Sequence[Seen]) -> Belief:
         """Update theta as FedEx does, with each value spread over the candidates near its own."""
-        width = min(self.eps, WIDEST) if self.width is None else self.width
+        width = usual_width(belief.squares) if self.width is None else self.width
         part = belief.fedex.theta.entropy / math.log(self.k) if self.k > 1 else 1.0
         spread = kernel(belief.squares, width * part)
         return replace(belief, fedex=self._fedex.update(belief.fedex, seen, spread))
@@ -107,6 +106,12 @@ def kernel(squares: Floats, width: float) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         made = np.exp(-squares / (2 * width * width))
     return np.where(squares == 0, 1.0, made)
+
+
+def usual_width(squares: Floats) -> float:
+    """Return half the root mean square distance of candidates that are not equal."""
+    apart = squares[squares > 0]
+    return 0.5 * math.sqrt(float(apart.mean())) if apart.size else 0.0
 
 
 def squared_distances(candidates: Sequence[Config], space: Space) -> Floats:
