@@ -52,7 +52,7 @@ def test_the_update_by_hand():
 def test_the_deviation_by_hand():
     """The two clients two deviations away did better than the two at the mean: a = (1, 1, -1, -1), s = (2, -2, 0, 0).
 
-    sum p a s = 0; sum p a (s^2 - 1) = (3 + 3 + 1 + 1) / 4 = 2. e = (3 + log 1) / 5, so the logarithm grows by 0.6 / 2 * 2.
+    sum p a s = 0; sum p a (s^2 - 1) = (3 + 3 + 1 + 1) / 4 = 2. With e = 3/5 the logarithm grows by 0.6 / 2 * 2.
     """
     far = {"lr": 10**-1.2}, {"lr": 10**-2.8}
     moved = Gaussian().update(begun({"lr": 1e-2}), seen(*((c, 1.0) for c in far), *(({"lr": 1e-2}, 3.0),) * 2))
