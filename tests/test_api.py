@@ -19,7 +19,8 @@ PUBLIC = {
     "tune", "prepare", "untuned", "load", "auto", "paper", "Study", "FedEx", "halving", "random_search", "hyperband",
     "fedpop", "FedPop",
     "FedtunerError", "Interrupted",
-    "data", "fedex", "flower", "methods", "metrics", "pytorch", "samplers", "schedules", "sklearn", "space", "watchers",
+    "data", "fedex", "flower", "methods", "metrics", "pytorch", "samplers", "schedules", "sklearn", "space",
+    "tuners", "watchers",
 }  # fmt: skip
 HEAVY = {
     "torch", "greenlet", "flwr", "ray", "optuna", "cmaes", "sqlalchemy", "sklearn", "scipy", "pandas", "matplotlib",

@@ -20,6 +20,7 @@ from fedtuner.space import (
     Float,
     Int,
     OneMinus,
+    Ordered,
     PowerOfTwo,
     Space,
     domain,
@@ -97,6 +98,40 @@ def uneven(counts, support):
 
 
 # Laws of every domain.
+
+
+@given(domains, st.floats(0, 1))
+def test_a_place_has_a_value_and_a_value_a_place(d, u):
+    """Of all domains but Choice, whose values are on no line."""
+    assert isinstance(d, Ordered) == (not isinstance(d, Choice))
+    if isinstance(d, Ordered):
+        value = d.at(u)
+        assert 0 <= d.unit(value) <= 1
+        if isinstance(value, int):
+            assert d.at(d.unit(value)) == value
+        else:
+            assert d.at(d.unit(value)) == pytest.approx(value, rel=1e-6, abs=1e-6 * abs(d.ends()[1] - d.ends()[0]))
+        wide = isinstance(d, Float) and d.high > d.low * 1.01 > 0
+        assert not wide or d.unit(value) == pytest.approx(u, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("d", "value", "place"),
+    [
+        (Float(0.0, 4.0), 1.0, 0.25),
+        (Float(0.0, 4.0), 9.0, 1.0),
+        (Float(1e-4, 1.0, log=True), 1e-3, 0.25),
+        (Float(1e-4, 1.0, log=True), 0.0, 0.0),  # outside: its end
+        (Float(3.0, 3.0), 3.0, 0.5),
+        (Int(1, 5), 1, 0.1),  # the middle of the first fifth
+        (Int(1, 5), 9, 0.9),
+        (PowerOfTwo(8, 128), 32, 0.5),
+        (PowerOfTwo(8, 128), 200, 0.9),
+        (OneMinus(Float(1e-4, 1e-2, log=True)), 0.999, 0.5),
+    ],
+)
+def test_places_by_hand(d, value, place):
+    assert d.unit(value) == pytest.approx(place)
 
 
 @given(domains, seeds, epsilons)

@@ -112,6 +112,8 @@ TUNERS: dict[str, Callable[..., Study]] = {
     "RS + FedEx": partial(tuned, rs, tuner=fedex),
     "SHA": partial(tuned, sha, tuner=none),
     "SHA + FedEx": partial(tuned, sha, tuner=fedex),
+    "SHA + kernel FedEx": partial(tuned, sha, tuner=ft.tuners.Kernel()),
+    "SHA + Gaussian": partial(tuned, sha, tuner=ft.tuners.Gaussian()),
     "Hyperband": partial(tuned, hyperband, tuner=none),
     "TPE": partial(tuned, partial(rs, together=1), tuner=none, sampler=tpe),
     "BOHB": partial(tuned, hyperband, tuner=none, sampler=tpe),
@@ -133,6 +135,9 @@ def without(run: Run) -> Way:
 WAYS: dict[str, Way] = {
     "untuned": Way(partial(alone, methods.fedavg, 0.0), both=True, part="alone"),
     "default+": Way(partial(alone, methods.fedavg.stepping_by("fedexp"), COOLING), both=True, part="alone"),
+    "FedExP": Way(partial(alone, methods.fedavg.stepping_by("fedexp"), 0.0), both=True, part="alone"),
+    "Delta-SGD": Way(partial(alone, methods.deltasgd, 0.0), both=True, part="alone"),
+    "FedHyper": Way(partial(alone, methods.fedavg.stepping_by("fedhyper"), 0.0), both=True, part="alone"),
     **{named(name, share): Way(partial(run, share)) for share in SHARES for name, run in TUNERS.items()},
     "auto": Way(auto, both=True, part="auto"),
     "auto, own cohorts": without(partial(auto, cohorts="independent")),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedtuner import data, flower, methods, metrics, pytorch, samplers, schedules, sklearn, space, watchers
+    from fedtuner import data, flower, methods, metrics, pytorch, samplers, schedules, sklearn, space, tuners, watchers
     from fedtuner.core.metric import Metric, Metrics
     from fedtuner.errors import FedtunerError, Interrupted
     from fedtuner.federations import Client, Learner, Outside, Simulation
@@ -34,7 +34,8 @@ __all__ = [
     # errors
     "FedtunerError", "Interrupted",
     # modules
-    "data", "fedex", "flower", "methods", "metrics", "pytorch", "samplers", "schedules", "sklearn", "space", "watchers",
+    "data", "fedex", "flower", "methods", "metrics", "pytorch", "samplers", "schedules", "sklearn", "space",
+    "tuners", "watchers",
 ]  # fmt: skip
 
 

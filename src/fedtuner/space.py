@@ -51,6 +51,17 @@ class Divisible(Protocol):
         """Return the value at the part u of the range, 0 <= u <= 1, in the sampling scale: a uniform u is a draw."""
 
 
+@runtime_checkable
+class Ordered(Divisible, Protocol):
+    """A domain whose values have places on a line: all of ours but ``Choice``, whose values are only equal or not."""
+
+    def unit(self, value: Any) -> float:
+        """Return the place of a value, from 0 to 1 in the sampling scale; the middle of its share if it is whole.
+
+        ``at(unit(value))`` is the value, but for rounding. What lies outside of the range is at its end.
+        """
+
+
 TRIES = 1000  # draws before constraints are taken for impossible
 _LARGEST = 2**53  # whole numbers up to this are exact as reals, too
 
@@ -116,6 +127,11 @@ class Float:
         low, high = math.log(self.low), math.log(self.high)
         return self._inside(math.exp(low + (high - low) * u))
 
+    def unit(self, value: Any) -> float:
+        inside = self._inside(value)
+        low, high, at = (math.log(x) if self.log else float(x) for x in (self.low, self.high, inside))
+        return (at - low) / (high - low) if high > low else 0.5
+
     def _inside(self, value: float) -> float:
         return float(min(max(value, self.low), self.high))  # exp(log(x)) may round
 
@@ -139,6 +155,11 @@ def _near_integer(centre: int, low: int, high: int, eps: float, rng: Generator) 
 def _share(low: int, high: int, u: float) -> int:
     """Return the whole number from low to high that the part u of [0, 1] belongs to; all have equal shares."""
     return min(low + int(u * (high - low + 1)), high)
+
+
+def _middle(low: int, high: int, value: int) -> float:
+    """Return the middle of a whole number's share of [0, 1]."""
+    return (min(max(value, low), high) - low + 0.5) / (high - low + 1)
 
 
 @dataclass(frozen=True)
@@ -165,6 +186,9 @@ class Int:
 
     def at(self, u: float) -> int:
         return self._rounded(self._units().at(u)) if self.log else _share(self.low, self.high, u)
+
+    def unit(self, value: Any) -> float:
+        return self._units().unit(value) if self.log else _middle(self.low, self.high, round(value))
 
     def _units(self) -> Float:
         """Return the real range in which each whole number owns the unit around it: both ends get their full share."""
@@ -209,6 +233,9 @@ class PowerOfTwo:
 
     def at(self, u: float) -> int:
         return int(2 ** _share(int(self.low).bit_length() - 1, int(self.high).bit_length() - 1, u))
+
+    def unit(self, value: Any) -> float:
+        return _middle(*(max(int(n), 1).bit_length() - 1 for n in (self.low, self.high, value)))
 
     def __contains__(self, value: object) -> bool:
         return (
@@ -285,6 +312,9 @@ class OneMinus:
 
     def at(self, u: float) -> float:
         return 1.0 - self.inner.at(1.0 - u)
+
+    def unit(self, value: Any) -> float:
+        return 1.0 - self.inner.unit(1.0 - float(value))
 
     def __contains__(self, value: object) -> bool:
         slack = 1e-12  # 1 - (1 - x) is not x to the bit

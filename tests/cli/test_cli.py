@@ -452,16 +452,18 @@ def test_show_does_not_need_the_problem(here, fedtuner, monkeypatch):
 def test_list_tells_methods_presets_and_problems(fedtuner):
     code, out, _ = fedtuner("list")
     assert code == 0
-    for word in ("fedavg", "fedprox", "reptile", "lr", "momentum", "digits", "McMahan"):
+    for word in ("fedavg", "deltasgd", "fedhyper", "kernel", "gaussian", "lr", "momentum", "digits", "McMahan"):
         assert word in out
     answer = strict(fedtuner("list", "--json")[1])
-    assert set(answer) == {"methods", "schedules", "tuners", "presets", "problems"}
+    assert set(answer) == {"methods", "optimisers", "schedules", "tuners", "presets", "problems"}
+    assert {"fedexp", "fedhyper"} <= {o["name"] for o in answer["optimisers"]}
+    assert {t["name"]: t["settings"] for t in answer["tuners"]}["gaussian"]["deviation"] == 0.1
     assert {"fedavg", "fedprox", "reptile"} <= {m["name"] for m in answer["methods"]}
     assert [p["name"] for p in answer["presets"]] == list(spec.presets())
     assert {p["name"]: p["function"] for p in answer["problems"]} == spec.PROBLEMS
 
 
-@pytest.mark.parametrize("what", ["methods", "presets", "problems"])
+@pytest.mark.parametrize("what", ["methods", "optimisers", "tuners", "presets", "problems"])
 def test_list_one_kind(fedtuner, what):
     assert set(strict(fedtuner("list", what, "--json")[1])) == {what}
     assert fedtuner("list", what)[0] == 0

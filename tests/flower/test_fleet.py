@@ -137,6 +137,8 @@ def test_a_fleet_gives_the_bits_of_a_simulation(name):
         {"cohorts": "shared", "fedex": ft.FedEx(k=4, eps=1, step="adaptive", metric="loss", signal="improvement")},
         {"fedex": ft.FedEx(k=3, eps=0.5, tries="all")},
         {"fedex": ft.FedEx(k=4, eps=0.5, tries=2)},
+        {"tuner": ft.tuners.Kernel(k=4, eps=0.5)},
+        {"tuner": ft.tuners.Gaussian()},
         {"seed": 2**62, "cohort": 6, "schedule": ft.random_search(budget=4, longest=2)},
     ],
     ids=lambda changed: " ".join(changed),

@@ -32,6 +32,12 @@ MEMBERS = {
     "fedexp": (methods.fedavg, {}, {"optimiser": "fedexp"}),
     "scaffold by fedexp": (methods.scaffold, {}, {"optimiser": "fedexp"}),
     "feddyn by fedexp": (methods.feddyn, {"epochs": 20}, {"alpha": 0.3, "optimiser": "fedexp"}),
+    "fedhyper": (methods.fedavg, {}, {"optimiser": "fedhyper"}),
+    "scaffold by fedhyper": (methods.scaffold, {}, {"optimiser": "fedhyper"}),
+    "maml by fedhyper": (methods.maml, {}, {"optimiser": "fedhyper"}),
+    "deltasgd": (methods.deltasgd, {}, {}),
+    "deltasgd of small batches": (methods.deltasgd, {"epochs": 3, "batch": 4}, {}),
+    "deltasgd by fedexp": (methods.deltasgd, {"epochs": 2, "batch": 4}, {"optimiser": "fedexp"}),
     "local adam": (methods.fedavg, {"optimiser": "adam", "lr": 0.05, "momentum": 0.9}, {}),
 }
 

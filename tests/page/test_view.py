@@ -51,7 +51,7 @@ def test_a_view_has_the_journals_values(name, tmp_path):
         assert shown["health"]["diverged"] == 4
 
 
-@pytest.mark.parametrize("name", ["halving", "children", "a client in trouble"])
+@pytest.mark.parametrize("name", ["halving", "a kernel", "children", "a client in trouble"])
 def test_theta_between_two_saves_is_computed_again(name, tmp_path):
     study = toys.tune(store=tmp_path / "s", **STUDIES[name])
     journal = Study(tmp_path / "s").history.journal
@@ -62,6 +62,23 @@ def test_theta_between_two_saves_is_computed_again(name, tmp_path):
             if id == arm:
                 np.testing.assert_allclose(found[round], saved, atol=1e-9)
     assert study.best.theta == pytest.approx(Thetas().of(journal, study.best.arm)[study.best.rounds])
+
+
+@pytest.mark.parametrize("name", ["a gaussian", "children of a gaussian"])
+def test_a_belief_without_candidates_is_shown_by_its_mean(name, tmp_path):
+    study = toys.tune(store=tmp_path / "s", **STUDIES[name])
+    shown = view(tmp_path / "s")
+    for arm in shown["arms"]:
+        assert (arm["theta"], arm["candidates"], arm["entropy"]) == (None, [], [])
+    winner = next(arm for arm in shown["arms"] if arm["id"] == study.best.arm)
+    assert winner["client"]["lr"] == pytest.approx(study.best.client["lr"], rel=1e-3)
+    assert winner["drawn"]
+    assert not any(arm["drawn"] for arm in view_of("without FedEx", tmp_path)["arms"])
+
+
+def view_of(name, folder):
+    toys.tune(store=folder / name, **STUDIES[name])
+    return view(folder / name)
 
 
 def test_theta_of_rounds_that_cannot_be_computed_again_is_that_of_the_saves(tmp_path):

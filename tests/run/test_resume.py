@@ -75,8 +75,10 @@ def journal_of(path):
         pytest.param({"schedule": ft.hyperband(80, 8, eta=2, score="loss", discount=0.5)}, marks=pytest.mark.slow),
         {"space": ft.Space(client={"lr": 0.5}, server={"lr": [1.0, 3e38]}), "schedule": ft.random_search(30, 5)},
         {"schedule": Evolving()},
+        {"tuner": ft.tuners.Kernel(k=4, eps=0.5)},
+        {"tuner": ft.tuners.Gaussian(), "schedule": Evolving()},
     ],
-    ids=["memory", "plain", "shared", "hyperband", "diverging", "children"],
+    ids=["memory", "plain", "shared", "hyperband", "diverging", "children", "kernel", "gaussian"],
 )
 def test_the_number_of_workers_changes_nothing(tmp_path, changed, several):
     studies = {n: toys.tune(store=tmp_path / str(n), workers=n, **changed) for n in (1, *several)}

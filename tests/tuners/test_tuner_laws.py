@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import fedtuner as ft
-from fedtuner import FedEx, FedPop
+from fedtuner import FedEx, FedPop, tuners
 from fedtuner.core.records import Choice, Seen, Summary
 from fedtuner.errors import SpecError
 from fedtuner.space import PAPER_CLIENT, Float, Space
 from fedtuner.testing import TunerLaws
 from fedtuner.testing.rounds import a_round, an_arm, history
 from fedtuner.testing.toys import quadratics
-from fedtuner.tuners import Untuned, none
+from fedtuner.tuners import Kernel, Untuned, none
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,16 @@ MEMBERS = {
     "client vectors": FedPop(),
     "client vectors that evolve often": FedPop(k=4, every=1, young=12, metric="error"),
     "one client vector": FedPop(k=1),
+    "kernel": Kernel(),
+    "a kernel of a given width": Kernel(k=9, eps=0.3, width=0.15, gamma=0.5),
+    "a narrow kernel": Kernel(k=9, eps=1.0, width=0.05, step="adaptive"),
+    "a kernel of several tries": Kernel(k=5, tries=3),
+    "a kernel of full information": Kernel(k=5, tries="all"),
     "none": none,
-    "a gaussian": Gaussian(),
+    "gaussian": tuners.Gaussian(),
+    "a wide gaussian": tuners.Gaussian(deviation=0.4, metric="loss", signal="absolute"),
+    "a slow gaussian": tuners.Gaussian(deviation=0.05, rate=0.1),
+    "a gaussian of one's own": Gaussian(),
 }
 
 

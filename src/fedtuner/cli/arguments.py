@@ -182,12 +182,9 @@ def _on_suites(commands: Any) -> None:
 
 
 def _on_what_there_is(commands: Any) -> None:
-    lists = commands.add_parser(
-        "list", help="list methods, schedules, tuners, presets, problems", description="List what there is."
-    )
-    lists.add_argument(
-        "what", choices=("methods", "schedules", "tuners", "presets", "problems"), nargs="?", help="only these"
-    )
+    kinds = ("methods", "optimisers", "schedules", "tuners", "presets", "problems")
+    lists = commands.add_parser("list", help="list methods, tuners, problems", description="List what there is.")
+    lists.add_argument("what", choices=kinds, nargs="?", help="only these")
     lists.add_argument("--json", action="store_true", help="print it as JSON")
     lists.set_defaults(command=studies.list_all)
 

@@ -118,7 +118,7 @@ def diff(arguments: Namespace) -> int:
 
 
 def list_all(arguments: Namespace) -> None:
-    """List methods, presets and problems."""
+    """List methods, server optimisers, tuners, presets and problems."""
     from fedtuner.report import listing
 
     found = listing.listing()

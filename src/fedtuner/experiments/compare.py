@@ -14,7 +14,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from fedtuner import tuners
 from fedtuner.core.metric import Metric
 from fedtuner.errors import SpecError, StoreError, counted, suggest
 from fedtuner.experiments import results
@@ -154,7 +153,7 @@ def _of_store(path: Path) -> dict[str, Any]:
     if result is None or errors is None:
         raise StoreError(f"{path} is not finished, or not evaluated on test data: 'fedtuner run' continues it")
     kind = str(described["tuner"].get("kind"))
-    own = kind not in tuners.KINDS  # else ``fedex`` says it by the names of a study.toml
+    own = kind not in ("fedex", "none")  # for these, ``fedex`` says it by the names of a study.toml
     left_out = ("seed", "fedex" if own else "tuner", "layout", "format")
     settings = {key: value for key, value in described.items() if key not in left_out}
     labels = {

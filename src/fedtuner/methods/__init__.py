@@ -10,6 +10,7 @@
 | fedpa    | samples of the local posterior, by SGD              | as fedavg, on the posterior deltas  |              |
 | ditto    | as fedavg; beside it v_i + lambda/2 |v_i - w_t|^2   | as fedavg                           | v_i          |
 | maml     | a few gradient steps, and the meta-gradient on V_i  | the optimiser on its mean           |              |
+| deltasgd | SGD with step sizes that the client finds itself    | as fedavg                           |              |
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from fedtuner.core.method import Local, Method, Optimiser, Server, Update
 from fedtuner.core.records import Job, Plan, Tally
 from fedtuner.errors import SpecError, brief, suggest
 from fedtuner.methods.averaging import fedavg, fedprox, reptile
+from fedtuner.methods.deltasgd import deltasgd
 from fedtuner.methods.ditto import ditto
 from fedtuner.methods.feddyn import feddyn
 from fedtuner.methods.fedpa import fedpa
@@ -26,7 +28,7 @@ from fedtuner.methods.paper_ranges import paper_ranges
 from fedtuner.methods.scaffold import scaffold
 from fedtuner.tables import find
 
-ALL = {method.name: method for method in (fedavg, fedprox, reptile, scaffold, feddyn, fedpa, ditto, maml)}
+ALL = {method.name: method for method in (fedavg, fedprox, reptile, scaffold, feddyn, fedpa, ditto, maml, deltasgd)}
 
 
 def named(name: str) -> Method:
@@ -44,4 +46,5 @@ def named(name: str) -> Method:
 __all__ = [
     "ALL", "Job", "Local", "Method", "Optimiser", "Plan", "Server", "Tally", "Update", "named", "paper_ranges",
     "fedavg", "fedprox", "reptile", "scaffold", "feddyn", "fedpa", "ditto", "maml",
+    "deltasgd",
 ]  # fmt: skip

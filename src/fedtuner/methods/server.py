@@ -13,10 +13,11 @@ from fedtuner.core.model import Hyper, Vector, Vectors
 from fedtuner.core.records import Tally
 from fedtuner.methods.adaptive import adagrad, adam, yogi
 from fedtuner.methods.fedexp import fedexp
+from fedtuner.methods.fedhyper import fedhyper
 from fedtuner.methods.momentum import sgd
 from fedtuner.space import Config
 
-OPTIMISERS: Mapping[str, Optimiser] = {o.name: o for o in (sgd, adam, yogi, adagrad, fedexp)}
+OPTIMISERS: Mapping[str, Optimiser] = {o.name: o for o in (sgd, adam, yogi, adagrad, fedexp, fedhyper)}
 STEP: Mapping[str, Hyper] = {
     **sgd.hypers,
     "optimiser": Hyper(

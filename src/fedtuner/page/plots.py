@@ -233,7 +233,8 @@ def _importance(canvas: Figure, views: Sequence[View], arm: int | None) -> None:
 def _theta(canvas: Figure, views: Sequence[View], arm: int | None) -> None:
     one = _arm(views[0], arm)
     if not one["theta"] or not one["theta"]["rounds"]:
-        raise SpecError(f"arm {one['id']} has one client configuration, so it has no theta: choose a study with FedEx")
+        has = "a belief without candidates" if one["drawn"] else "one client configuration"
+        raise SpecError(f"arm {one['id']} has {has}, so it has no theta: choose a study with FedEx")
     rounds, p = one["theta"]["rounds"], np.array(one["theta"]["p"]).T
     above, below = canvas.subplots(2, 1, sharex=True, height_ratios=(1, 2.4))
     entropy = _numbers(one["entropy"])

@@ -76,7 +76,7 @@ class Views:
 
     def _arm(self, journal: Journal, id: int, space: Space, found: Mapping[str, Curve]) -> dict[str, Any]:
         arm, own, gone = journal.arms[id], journal.own_records[id], journal.eliminated.get(id)
-        candidates, last = journal.candidates[id], own[-1]
+        candidates, last = journal.candidates_at(id, own[-1].round), own[-1]
         thetas = self._thetas.of(journal, id)
         return strict({  # type: ignore[no-any-return]
             "id": id,
@@ -90,6 +90,7 @@ class Views:
             "entropy": short(r.entropy for r in own) if len(candidates) > 1 else [],
             "candidates": [_tuned(c, space.client) for c in candidates] if len(candidates) > 1 else [],
             "theta": columns(thetas, COLUMNS) if thetas else None,
+            "drawn": len(candidates) == 1 and candidates != journal.candidates[id],
             "faults": {name: sum(getattr(r, name) for r in own) for name in ("clients", *_FAULTS)},
             **_series(found),
         })  # fmt: skip
@@ -218,7 +219,8 @@ def _configurations(
     common = min((journal.round_of(arm) for arm in found if journal.arms[arm].parent is None), default=0)
     for arm, curve in found.items():
         known, own = journal.arms[arm], journal.own_records[arm]
-        client = journal.candidates[arm][min(own[-1].mode, len(journal.candidates[arm]) - 1)]
+        candidates = journal.candidates_at(arm, own[-1].round)
+        client = candidates[min(own[-1].mode, len(candidates) - 1)]
         values = {f"client.{n}": client[n] for n in space.client if n in client}
         values |= {f"server.{n}": known.server[n] for n in space.server if n in known.server}
         early = curve[value].mean[common - 1] if known.parent is None and common else math.nan

@@ -1,4 +1,4 @@
-"""Which methods, schedules, tuners, presets and problems there are."""
+"""Which methods, server optimisers, schedules, tuners, presets and problems there are."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 
 from fedtuner import methods, schedules, tables, tuners
 from fedtuner.core.model import Hyper
+from fedtuner.methods.server import OPTIMISERS
 from fedtuner.report.console import console
 from fedtuner.run import spec
 
 
 def listing() -> dict[str, list[dict[str, Any]]]:
-    """Return the methods with their hyperparameters, schedules and tuners with their settings, presets and problems."""
+    """Return methods and server optimisers with their hyperparameters, schedules, tuners, and the rest."""
     return {
         "methods": [
             {
@@ -23,6 +24,10 @@ def listing() -> dict[str, list[dict[str, Any]]]:
             }
             for m in methods.ALL.values()
         ],
+        "optimisers": [
+            {"name": o.name, "paper": o.paper, "server": {name: _hyper(h) for name, h in o.hypers.items()}}
+            for o in OPTIMISERS.values()
+        ],
         "schedules": [_kind(name, kind) for name, kind in schedules.KINDS.items()],
         "tuners": [_kind(name, kind) for name, kind in tuners.KINDS.items()],
         "presets": [{"name": n, "about": _comment(text)} for n, text in spec.presets().items()],
@@ -31,8 +36,9 @@ def listing() -> dict[str, list[dict[str, Any]]]:
 
 
 def _kind(name: str, kind: type) -> dict[str, Any]:
+    """Return a schedule or a tuner: its settings with their defaults, and what it is."""
     about = (kind.__doc__ or "").strip().splitlines()[0].replace("``", "")
-    return {"name": name, "settings": list(tables.parameters(kind)), "about": about}
+    return {"name": name, "settings": {n: getattr(kind, n, None) for n in tables.parameters(kind)}, "about": about}
 
 
 def _hyper(hyper: Hyper) -> dict[str, Any]:
@@ -54,8 +60,9 @@ def print_listing(listed: Mapping[str, Any]) -> None:
     out = console()
     columns = {
         "methods": ("method", "client hyperparameters (c: FedEx)", "server hyperparameters (b: wrapper)", "paper"),
-        "schedules": ("schedule", "settings", "what it is"),
-        "tuners": ("tuner", "settings", "what it is"),
+        "optimisers": ("server.optimiser", "server hyperparameters", "paper"),
+        "schedules": ("schedule.kind", "settings", "what it is"),
+        "tuners": ("tuner.kind", "settings", "what it is"),
         "presets": ("preset", "what it is"),
         "problems": ("problem", "function"),
     }
@@ -64,8 +71,12 @@ def print_listing(listed: Mapping[str, Any]) -> None:
         for row in rows:
             if what == "methods":
                 table.add_row(row["name"], *(_names(row[side]) for side in ("client", "server")), row["paper"])
+            elif what == "optimisers":
+                table.add_row(row["name"], _names(row["server"]), row["paper"])
+            elif what in ("schedules", "tuners"):
+                table.add_row(row["name"], ", ".join(row["settings"]), row["about"])
             else:
-                table.add_row(*(", ".join(v) if isinstance(v, list) else v for v in row.values()))
+                table.add_row(*row.values())
         out.print(table)
         if what == "methods":
             out.print("In brackets: not tuned unless a study names it. Ranges and defaults: --json.")

@@ -41,18 +41,25 @@ def headline(described: Mapping[str, Any], arms: int | None = None) -> str:
         if schedule["arms"] > 1:
             differ = f"{schedule['arms']} arms that differ in {differing(described)}"
             outside = f"{differ}, a duel of the best with the default, a long run"
-    if is_fedex(tuner):
-        inside = f" around FedEx with {tuner['k']} candidates each" if tuner["k"] > 1 else ""
-    else:
-        inside = "" if _name(tuner) == "none" else f" around {_name(tuner)}"
-        if not isinstance(tuner, str) and tuner["kind"] == "fedpop":
-            inside = f" around {counted(tuner['k'], 'client vector')} each"
+    inside = _inside(tuner)
     problem, rounds = described["problem"], counted(schedule["budget"], "round")
     clients = counted(problem["clients"], "client") if "clients" in problem else "clients"
     return (
         f"{problem['name']}: {clients}, {described['method']}; {outside}{inside}{ends}; {rounds}{_left(schedule)}, "
         f"at most {schedule['longest']} an arm; seed {described['seed']}"
     )
+
+
+def _inside(tuner: Any) -> str:
+    """Return the words for what tunes within an arm."""
+    if is_fedex(tuner) or _name(tuner) == "kernel":
+        named = "FedEx" if is_fedex(tuner) else "FedEx by a kernel"
+        return f" around {named} with {tuner['k']} candidates each" if tuner["k"] > 1 else ""
+    if _name(tuner) == "gaussian":
+        return " around a Gaussian belief of each arm"
+    if _name(tuner) == "fedpop":
+        return f" around {counted(tuner['k'], 'client vector')} each"
+    return "" if _name(tuner) == "none" else f" around {_name(tuner)}"
 
 
 def _left(schedule: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -59,6 +60,7 @@ class Journal:
         self.won: Won | None = None
         self.extended: list[Extended] = []
         self._saved_rounds: dict[int, list[int]] = {}  # by arm, in order
+        self._moved_rounds: dict[int, list[int]] = {}  # those of ``moved``
         for event in events:
             self.add(event)
 
@@ -98,6 +100,7 @@ class Journal:
         self.beliefs[key] = event.belief
         if event.candidates:
             self.moved[key] = event.candidates
+            self._moved_rounds.setdefault(key[0], []).append(key[1])
         if event.ended:
             self.ended[event.record.arm] = event.ended
 
@@ -137,11 +140,15 @@ class Journal:
         return round(sum(self._processed(record) for record in self.history()))
 
     def _processed(self, record: Record) -> float:
-        """Return a round's examples; where only sums are known, as if all clients had the most probable candidate."""
-        passes = dict(enumerate(map(self._passes, self.candidates[record.arm])))
+        """Return a round's examples.
+
+        Where only sums are known, or clients draw from the whole space, as if all had the most probable configuration.
+        """
+        passes = dict(enumerate(map(self._passes, self.candidates_at(record.arm, record.round))))
+        likely = passes.get(record.mode, 1.0)
         if not record.rows:
-            return record.examples * passes.get(record.mode, 1.0)
-        done = sum(row.examples * passes.get(row.label, 1.0) for row in record.rows)
+            return record.examples * likely
+        done = sum(row.examples * passes.get(row.label, likely) for row in record.rows)
         return done * record.trainings / len(record.rows)
 
     def _passes(self, config: Config) -> float:
@@ -182,6 +189,12 @@ class Journal:
             return before
         client = self.offers((arm, own[-1].round))[0][own[-1].mode]
         return (*before, Held(arm, own[0].round, own[-1].round, known.server, client))
+
+    def candidates_at(self, arm: int, round: int) -> tuple[Config, ...]:
+        """Return the configurations that an arm's tuner chose from, as of its latest state saved up to a round."""
+        rounds = self._moved_rounds.get(arm, [])
+        known = bisect_right(rounds, round)
+        return self.moved[arm, rounds[known - 1]] if known else self.candidates[arm]
 
     def saved_rounds(self, arm: int) -> list[int]:
         """Return the rounds after which an arm's states were saved and are still kept."""

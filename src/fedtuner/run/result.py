@@ -32,7 +32,7 @@ class Best:
     rounds: int
     score: float  # of the study's target, in the units of its metric (or the loss); infinite if every arm diverged
     server: Config  # b
-    client: Config  # the mode of theta
+    client: Config  # the mode of theta; of a Gaussian belief the mean
     candidates: tuple[Config, ...] = field(repr=False)  # c_1..c_k
     theta: Floats = field(repr=False)
     model: Vector = field(repr=False)  # w; pytorch.Task.module(w) returns it as a module
@@ -92,7 +92,8 @@ class Results:
         """Return a row per round, or per arm (``of="arms"``): a pandas DataFrame, or dicts where there is no pandas.
 
         Both have the configuration as ``client.lr``, ``server.lr`` ..., the client's as the mode of theta. ``theta`` is
-        None for rounds whose state was not saved.
+        None for rounds whose state was not saved; a tuner without candidates has there the configuration of the last
+        state before them.
         """
         checks.one_of("of", of, FRAMES)
         rows = self.arms() if of == "arms" else round_rows(self.journal)
@@ -205,7 +206,7 @@ def round_rows(journal: Journal) -> list[dict[str, Any]]:
     rows = []
     for record in journal.history():
         key = (record.arm, record.round)
-        candidates = journal.moved.get(key, journal.candidates[record.arm])
+        candidates = journal.candidates_at(*key)
         values = {name: value for name, value in vars(record).items() if name not in ("rows", "unusable")}
         rows.append(
             values

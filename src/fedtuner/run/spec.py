@@ -11,7 +11,8 @@ budget = 500                  rounds to spend; all that is not said is chosen fo
 [auto]                        the same with settings: budget, arms, vary, max_work, decades
 [schedule]                    in place of a budget: kind, budget, longest, eta, eliminations, discount, score
 [fedex]                       k, eps, step, gamma, metric, signal, cutoff, tries;  or  fedex = false
-[tuner]                       in place of [fedex]: kind = "fedex", "fedpop", "none" or your own, and its settings
+[tuner]                       in place of [fedex]: kind = "fedex", "kernel" (and width), "gaussian" (deviation, rate,
+                              metric, signal), "fedpop", "none" or your own, and its settings
 [client] and [server]         only ranges (and lists) that are named are searched; if none is named, the method's own
                               ranges are, except of what is set to one value
 constraints = ["lr * epochs <= 1"]    what the hyperparameters of an arm must meet together

@@ -1,4 +1,4 @@
-"""What tunes client configurations within an arm: FedEx, FedPop's client vectors, or nothing."""
+"""What tunes client configurations within an arm: FedEx, with a kernel too; a Gaussian; FedPop's vectors; nothing."""
 
 from typing import Any
 
@@ -8,9 +8,11 @@ from fedtuner.core.tuner import Tuner
 from fedtuner.tuners import fedex
 from fedtuner.tuners.fedex import FedEx
 from fedtuner.tuners.fedpop import FedPop
+from fedtuner.tuners.gaussian import Gaussian
+from fedtuner.tuners.kernel import Kernel
 from fedtuner.tuners.none import Untuned, none
 
-KINDS = {"fedex": FedEx, "fedpop": FedPop, "none": Untuned}
+KINDS = {"fedex": FedEx, "fedpop": FedPop, "gaussian": Gaussian, "kernel": Kernel, "none": Untuned}
 
 
 def inside(schedule: Schedule | None, cohort: Any = 10) -> Tuner | None:
@@ -22,4 +24,4 @@ def inside(schedule: Schedule | None, cohort: Any = 10) -> Tuner | None:
     return tables.read(KINDS, {**table, **size}, "tuner", "none")  # type: ignore[no-any-return]
 
 
-__all__ = ["KINDS", "FedEx", "FedPop", "Untuned", "fedex", "inside", "none"]
+__all__ = ["KINDS", "FedEx", "FedPop", "Gaussian", "Kernel", "Untuned", "fedex", "inside", "none"]

@@ -56,10 +56,9 @@ _HUGE = 1e100  # larger values count as this
 
 
 @dataclass(frozen=True)
-class FedEx:
+class Settings:
     """How FedEx tunes: the number of candidates, their spread, and the update of theta."""
 
-    kind: ClassVar[str] = "fedex"
     k: int = 27  # candidates per arm; 1 is plain training
     eps: float = 0.1  # candidates 2..k are drawn from the eps-neighbourhood of the first; 1 is the whole space
     step: str = "aggressive"  # eta_t: aggressive, adaptive or constant; none leaves theta uniform
@@ -97,6 +96,13 @@ class FedEx:
     def labels(self) -> int:
         """k: values can be summed by candidate, as the gradient is linear in them."""
         return self.k
+
+
+@dataclass(frozen=True)
+class FedEx(Settings):
+    """Exponentiated gradient on a distribution theta over k candidates, as in the paper."""
+
+    kind: ClassVar[str] = "fedex"
 
     def begin(self, arm: Arm, space: Space, seed: int, parent: Belief | None) -> Belief:
         """Return c_1 as proposed, c_2..c_k from its eps-neighbourhood, and theta_1 = (1/k, ..., 1/k).
@@ -138,17 +144,17 @@ class FedEx:
 
     def value(self, tried: Tried) -> float:
         """Return the validation value after local training, or its difference to the one before."""
-        after = float(getattr(tried.after, self.metric))
-        return after - float(getattr(tried.before, self.metric)) if self.signal == "improvement" else after
+        return value(tried, self.metric, self.signal)
 
-    def update(self, belief: Belief, seen: Sequence[Seen]) -> Belief:
+    def update(self, belief: Belief, seen: Sequence[Seen], spread: Floats | None = None) -> Belief:
         """Update theta by ``exponentiate``, unless its entropy is below the cutoff."""
         if belief.theta.entropy < self.cutoff:
             return belief
         # If clients tried different numbers of candidates, only the first one of each, drawn from theta, counts.
         tries = None if len({len(s.labels) for s in seen}) <= 1 else 1
         labels, values = [list(s.labels[:tries]) for s in seen], [list(s.values[:tries]) for s in seen]
-        theta = exponentiate(belief.theta, labels, values, [s.weight for s in seen], self.step, belief.gamma)
+        weights = [s.weight for s in seen]
+        theta = exponentiate(belief.theta, labels, values, weights, self.step, belief.gamma, spread=spread)
         return replace(belief, theta=theta)
 
     def best(self, belief: Belief) -> Config:
@@ -170,6 +176,12 @@ class FedEx:
         past, mass, log_squares = map(float, arrays["memory"])
         log_theta = np.asarray(arrays["log_theta"], np.float64)
         return replace(begun, theta=Theta(log_theta, past, mass, log_squares))
+
+
+def value(tried: Tried, metric: str, signal: str) -> float:
+    """Return the validation value after local training; for the signal "improvement" minus the one before."""
+    after = float(getattr(tried.after, metric))
+    return after - float(getattr(tried.before, metric)) if signal == "improvement" else after
 
 
 def _checked(prior: Any) -> Table:
@@ -272,7 +284,7 @@ def gradient(theta: Theta, choices: Tries[int], values: Tries[float], weights: S
 
 def exponentiate(
     theta: Theta, choices: Tries[int], values: Tries[float], weights: Sequence[float], step: str = "aggressive",
-    gamma: float = 0.0,
+    gamma: float = 0.0, *, spread: Floats | None = None,
 ) -> Theta:  # fmt: skip
     """Return theta after one round: theta * exp(-eta_t gradient), normalised.
 
@@ -280,6 +292,8 @@ def exponentiate(
     positive weight theta stays as it is. Where clients try several candidates, each client has a list of them and of
     their values: first the one drawn from theta, then those of ``further_choices``. Each value is divided by the
     probability that its candidate was tried (``log_chances``), which keeps the gradient's estimate unbiased.
+
+    With a ``spread``, k by k, each value also counts for other candidates (kernel.py).
     """
     checks.one_of("step", step, STEPS)
     checks.number("gamma", gamma, 0, 1)
@@ -287,7 +301,7 @@ def exponentiate(
     if shares.size == 0:
         return theta
     k = theta.log_theta.size
-    sign, log_size = _log_gradient(theta, j, v, shares)
+    sign, log_size = _log_gradient(theta, j, v, shares, spread)
     log_norm = float(log_size.max())  # log of the gradient's max-norm
     log_squares = float(np.logaddexp(theta.log_squares, 2 * log_norm))
     log_theta = theta.log_theta
@@ -319,26 +333,45 @@ def _clean(
         raise SpecError(f"choices {j.ravel().tolist()} are not all in 0..{theta.log_theta.size - 1}")
     counted = np.isfinite(shares) & (shares > 0)
     j, v, shares = j[counted], v[counted], shares[counted]
+    v, top = made_finite(v, theta.baseline)
+    return j, v, normalised(shares), top
+
+
+def made_finite(v: Floats, baseline: float | None = None) -> tuple[Floats, float]:
+    """Return values with finite ones for those that are not, and the largest of the baseline and the finite ones.
+
+    What is NaN or infinite is clearly worse than all others (``beyond``); -infinity is the best of them.
+    """
     finite = np.isfinite(v)
     v = np.where(finite, np.clip(v, -_HUGE, _HUGE), v)
-    known = [theta.baseline, *v[finite].tolist()]
-    v = np.where(finite, v, np.where(v == -np.inf, min(known), beyond(known)))
-    if shares.size:
-        shares = shares / shares.max()  # first: the sum of the weights may overflow
-        shares = shares / shares.sum()
-    return j, v, shares, max(known)
+    known = [*([] if baseline is None else [baseline]), *v[finite].tolist()] or [0.0]
+    return np.where(finite, v, np.where(v == -np.inf, min(known), beyond(known))), max(known)
 
 
-def _log_gradient(theta: Theta, j: NDArray[np.int64], v: Floats, shares: Floats) -> tuple[Floats, Floats]:
+def normalised(weights: Floats) -> Floats:
+    """Return weights that sum to 1."""
+    if not weights.size:
+        return weights
+    weights = weights / weights.max()  # first: the sum of the weights may overflow
+    return np.asarray(weights / weights.sum())
+
+
+def _log_gradient(
+    theta: Theta, j: NDArray[np.int64], v: Floats, shares: Floats, spread: Floats | None = None
+) -> tuple[Floats, Floats]:
     """Return the gradient as signs and logarithms of absolute values, as theta may be too small to divide by."""
     k, baseline = theta.log_theta.size, theta.baseline
     tries, j, share = j.shape[1], j.ravel(), shares[:, None]
     total = np.bincount(j, weights=(share * (v - baseline)).ravel(), minlength=k)
     # Rounding errors count as 0: the aggressive step size would make a full step of them.
     rounding = 1e-12 * np.bincount(j, weights=(share * (np.abs(v) + abs(baseline))).ravel(), minlength=k)
+    chances = log_chances(theta, tries)
+    if spread is not None:
+        total, rounding, reached = ((spread * row).sum(axis=1) for row in (total, rounding, np.exp(chances)))
+        chances = np.log(reached)
     total = np.where(np.abs(total) > rounding, total, 0.0)
     with np.errstate(divide="ignore"):
-        return np.sign(total), np.log(np.abs(total)) - log_chances(theta, tries)
+        return np.sign(total), np.log(np.abs(total)) - chances
 
 
 def _normalise(log_theta: Floats) -> Floats:

@@ -16,7 +16,7 @@ from fedtuner.space import Config, Space
 
 @dataclass(frozen=True)
 class Untuned:
-    """No tuning within an arm: the belief is its configuration, and stays so."""
+    """No tuning within an arm: the belief is the arm's configuration, and stays so."""
 
     kind: ClassVar[str] = "none"
     labels = 1

@@ -145,7 +145,7 @@
     const known = arm.theta && arm.theta.rounds.length;
     const top = known ? arm.theta.p.at(-1) : [], best = top.indexOf(Math.max(...top));
     put("theta-text", known ? `At the end candidate c${best + 1} has probability ${number(top[best])} of ${top.length} candidates${words(arm.candidates[best] || {}) && `: ${words(arm.candidates[best])}`}.`
-      : arm.candidates.length > 1 ? "No theta of this arm is in the journal yet." : "This arm has one client configuration, so there is no distribution over candidates.");
+      : arm.candidates.length > 1 ? "No theta of this arm is in the journal yet." : arm.drawn ? "The clients of this arm draw from a belief over the whole space, so there are no candidates. The table above has its mean, as of its latest saved state." : "This arm has one client configuration, so there is no distribution over candidates.");
     draw("theta-chart", known ? theta(s, arm) : null, known ? `Theta over ${plural(arm.theta.rounds.length, "round")}; its entropy falls from ${number(arm.entropy[0])} to ${number(arm.entropy.at(-1))} nats.` : "");
     $("theta-numbers").hidden = !known;
     table("theta-table", "Candidates after the last round", ["candidate", "probability", "configuration"], known ? top.map((p, n) => [p, n]).sort((a, b) => b[0] - a[0]).map(([p, n]) => [`c${n + 1}`, number(p), words(arm.candidates[n] || {})]) : []);
