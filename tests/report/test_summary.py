@@ -81,6 +81,7 @@ def test_a_summary_says_what_the_study_says(name, tmp_path):
         "stalled": [],
         "server": best.server, "client": best.client, "theta": best.theta.tolist(),
         "candidates": list(best.candidates), "fine_tune": best.fine_tune,
+        "schedule": [vars(held) for held in best.schedule],
     }  # fmt: skip
     assert found["rounds_used"] == study.rounds_used
     assert found["examples_processed"] == study.examples_processed

@@ -85,9 +85,9 @@ class Auto:
         include = tuple(settings.pop("include", ()))
         unknown = [name for name, domain in domains.items() if name not in known and not fixed(domain)]
         if own and unknown and not include and "sampler" not in settings:
-            today = "{" + ", ".join(f"{name!r}: ..." for name in unknown) + "}"
+            named = "{" + ", ".join(f"{name!r}: ..." for name in unknown) + "}"
             raise SpecError(
-                f"what these clients have today is not known: give include=[{{'client': {today}}}], or include=[{{}}] "
+                f"what these clients have today is not known: give include=[{{'client': {named}}}], or include=[{{}}] "
                 "if their code has defaults of its own"
             )
         include = include or ({},)
@@ -218,8 +218,7 @@ def _fixed(values: Mapping[str, Value], domains: Mapping[str, Domain]) -> dict[s
 
 def _extrapolating(method: Method, chosen: set[str]) -> Method:
     """Return the method with FedExP as its server's optimiser, unless it has its own step or another was chosen."""
-    chosen = method.given | chosen
     plain = method.mean_step and method.server["optimiser"].default == "sgd"
-    if not plain or {"optimiser", "lr", "momentum"} & chosen or "fedexp" not in method.optimisers:
+    if not plain or {"optimiser", "lr", "momentum"} & (method.given | chosen) or "fedexp" not in method.optimisers:
         return method
     return method.stepping_by("fedexp")
