@@ -147,8 +147,8 @@ class Results:
     def plot(self, kind: str = "race", arm: int | None = None) -> Any:
         """Return a figure of one view of the study, by matplotlib: those of ``fedtuner plot``.
 
-        race, incumbent, configurations, importance, theta, clients, lineage, health or comparison; ``arm`` is the arm
-        to show, by default the winner. Notebooks show it; ``savefig`` writes it.
+        race, incumbent, configurations, importance, theta, clients, served, lineage, health or comparison; ``arm`` is
+        the arm to show, by default the winner. Notebooks show it; ``savefig`` writes it.
         """
         return import_module("fedtuner.page.plots").of_study(self.store, kind, arm)  # what shows studies is above them
 

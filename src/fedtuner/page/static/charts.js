@@ -305,6 +305,34 @@ function clients(study, rows) {
   };
 }
 
+// All clients, the worst tenth of them, and groups: the same name has the same colour and dashes in the keys.
+const GROUPS = () => (dark() ? ["#9ab6ff", "#e0c15a", "#d79ad0", "#8fd18a", "#c9a58c", "#7fc9e0"] : ["#3557b0", "#8a6d00", "#8e3f86", "#3a7a35", "#80533a", "#1f6f88"]);
+function served(names) {
+  const colours = GROUPS(), groups = names.filter((name) => name.startsWith("group "));
+  return new Map(names.map((name) => {
+    const n = groups.indexOf(name);
+    return [name, n >= 0 ? { color: colours[n % colours.length], width: 1.6, type: n < colours.length ? "solid" : [2, 3] }
+      : name === "clients" ? { color: css("winner"), width: 2.4, type: "solid" } : { color: css("untuned"), width: 2.2, type: [6, 4] }];
+  }));
+}
+const whom = (name) => ({ clients: "all clients", "worst tenth": "worst tenth of clients", "mean of clients": "mean over clients" }[name] || name);
+
+function servedOver(study, found, side) {
+  const b = base(), say = valueOf(study, "error"), lines_ = found.lines[side], names = Object.keys(lines_), styles = served(names);
+  const values = names.flatMap((name) => lines_[name]).filter((v) => v !== null);
+  return {
+    ...b, grid: { ...b.grid, right: 24 },
+    xAxis: b.axis("round of the arm", { type: "value", min: Math.min(...found.rounds) > 1 ? Math.min(...found.rounds) : 0, max: Math.max(...found.rounds), ...below() }),
+    yAxis: b.axis(`${nameOf(study)} ${side} local training`, { type: "value", min: -rounded(-Math.min(0, ...values)) || 0, max: rounded(Math.max(...values, 1e-9)), ...above, ...lines(), axisLabel: ticks(tickOf(study, "error")) }),
+    series: names.map((name) => ({ id: `served-${name}`, name, type: "line", symbol: found.rounds.length > 1 ? "none" : "circle", symbolSize: 8, lineStyle: styles.get(name), color: styles.get(name).color,
+      connectNulls: true, emphasis: { disabled: true }, data: found.rounds.map((t, n) => [t, lines_[name][n]]) })),
+    tooltip: { ...b.tooltip, trigger: "axis", axisPointer: { type: "line", lineStyle: { color: css("faint") } }, formatter: (params) => {
+      const n = params[0].dataIndex;
+      return tip(`Round ${found.rounds[n]}`, ...names.map((name) => `${whom(name)}: ${say(lines_[name][n])}`));
+    } },
+  };
+}
+
 function family(study) {
   const parents = new Set(study.arms.filter((a) => a.parent).flatMap((a) => [a.id, a.parent[0]]));
   return study.arms.length <= 30 ? study.arms : study.arms.filter((a) => parents.has(a.id));
@@ -337,11 +365,11 @@ function lineage(study, chosen) {
 }
 
 function health(study) {
-  const b = base(), { bins, size } = study.health, colours = [css("soft"), css("untuned"), css("chosen")];
-  const names = ["did not report", "broken", "bounded"];
+  const b = base(), { bins, size } = study.health, colours = [css("link"), css("winner"), css("soft"), css("untuned"), css("chosen")];
+  const names = ["failed", "late", "silent", "broken", "bounded"];
   return {
-    ...b, legend: { top: 0, right: 0, textStyle: { color: css("ink") }, itemWidth: 12, itemHeight: 12, data: names },
-    grid: { ...b.grid, top: 40 },
+    ...b, legend: { top: 0, left: 0, textStyle: { color: css("ink") }, itemWidth: 12, itemHeight: 12, data: names },
+    grid: { ...b.grid, top: narrow() ? 76 : 56 },
     xAxis: b.axis("rounds used", { type: "category", data: bins.map((_, n) => String(n * size + 1)), ...below() }),
     yAxis: b.axis("of the clients asked", { type: "value", min: 0, ...above, ...lines(), axisLabel: ticks(tick) }),
     series: names.map((name, n) => ({ name, id: name, type: "bar", stack: "all", data: bins.map((bin) => bin[n + 1] / Math.max(1, bin[0])), itemStyle: { color: colours[n] }, barMaxWidth: 24 })),
