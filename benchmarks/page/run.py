@@ -1,11 +1,11 @@
 """What `fedtuner watch` takes from a study: the same study alone, watched by nobody, and watched with one page open.
 
-The three are run by turns, in an order that changes, so that what else the machine does falls on all of them. A page that
-is open is a reader that asks as the page does: once for the page, then every three seconds for what is new. Printed are
-the processor time of the study's processes and its time by the clock, as ratios to the study alone of the same turn
-(medians, with intervals of 90 % at least from the order of the ratios), and the processor time of the watch itself.
+The three are run by turns, in an order that changes, so that what else the machine does falls on all of them. A page
+that is open is a reader that asks as the page does: once for the page, then every three seconds for what is new.
+Printed are the processor time of the study's processes and its time by the clock, as ratios to the study alone of the
+same turn (medians, with intervals of 90 % at least from the order of the ratios), and the processor time of the watch.
 
-    python benchmarks/page/run.py --times 12 --budget 600
+    python benchmarks/page/run.py --times 9 --budget 300
 """
 
 from __future__ import annotations
@@ -44,23 +44,21 @@ def study(store: Path, way: str, budget: int, workers: int) -> Cost:
     began = time.monotonic()
     command = [*RUN, "run", "digits", "--store", str(store), "--workers", str(workers), *settings]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    watch, over, readers = None, threading.Event(), list[threading.Thread]()
+    watch, over = None, threading.Event()
     if way != WAYS[0]:
         while not (store / "journal.jsonl").exists() or not (store / "journal.jsonl").stat().st_size:
             time.sleep(0.02)
         watch = subprocess.Popen([*RUN, "watch", str(store)], stderr=subprocess.PIPE, text=True)
         if way == WAYS[2]:
             assert watch.stderr is not None
-            readers = [threading.Thread(target=read, args=(watch.stderr.readline().split()[0], over))]
-            readers[0].start()
+            address = watch.stderr.readline().split()[0]
+            threading.Thread(target=read, args=(address, over), daemon=True).start()
     used = waited(process)
     took = time.monotonic() - began
     assert process.returncode == 0
     watched = 0.0
     if watch is not None:
         over.set()
-        for reader in readers:
-            reader.join()
         watch.terminate()
         watched = waited(watch)
     return Cost(used, took, watched)
@@ -74,18 +72,26 @@ def waited(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> float:
 
 
 def read(address: str, over: threading.Event) -> None:
-    """Ask for the page, and then for what is new."""
+    """Ask for the page, and then for what is new, until the study is over."""
     tag, path = "", "/"
-    while True:
-        connection = http.client.HTTPConnection(urlparse(address).netloc, timeout=600)
-        connection.request("GET", path, headers={"If-None-Match": tag} if tag else {})
-        reply = connection.getresponse()
-        assert reply.status in (200, 304), reply.status
-        reply.read()
-        tag, path = reply.headers.get("ETag", tag), "/view.json"
-        connection.close()
-        if over.wait(EVERY):
-            return
+    while not over.is_set():
+        try:
+            tag, path = asked(address, path, tag), "/view.json"
+        except (OSError, http.client.HTTPException):  # the watch has ended while it was asked
+            if not over.is_set():
+                raise
+        over.wait(EVERY)
+
+
+def asked(address: str, path: str, tag: str) -> str:
+    """Ask once; return the tag of what the page then shows."""
+    connection = http.client.HTTPConnection(urlparse(address).netloc, timeout=600)
+    connection.request("GET", path, headers={"If-None-Match": tag} if tag else {})
+    reply = connection.getresponse()
+    assert reply.status in (200, 304), reply.status
+    reply.read()
+    connection.close()
+    return reply.headers.get("ETag", tag)
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
@@ -103,9 +109,9 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", type=int, default=12, help="how often each is run")
-    parser.add_argument("--budget", type=int, default=600, help="rounds of the study")
-    parser.add_argument("--workers", type=int, default=2, help="processes of the study")
+    parser.add_argument("--times", type=int, default=9, help="how often each is run")
+    parser.add_argument("--budget", type=int, default=300, help="rounds of the study")
+    parser.add_argument("--workers", type=int, default=1, help="processes of the study")
     given = parser.parse_args()
     found: dict[str, list[Cost]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
@@ -123,9 +129,8 @@ def main() -> None:
             middle, low, high = interval([a / b for a, b in zip(own, alone, strict=True)])
             ratio = "" if way == WAYS[0] else f"{middle:.3f} ({low:.3f} to {high:.3f})"
             cells += [f"{statistics.median(own):.1f} s", ratio]
-        print(
-            f"| {' | '.join(cells)} | {'' if way == WAYS[0] else f'{statistics.median(c.watch for c in costs):.1f} s'} |"
-        )
+        cells.append("" if way == WAYS[0] else f"{statistics.median(c.watch for c in costs):.1f} s")
+        print(f"| {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """The live page: a server for this machine alone, which reads the journal as it grows.
 
 It serves the page and the study's view as JSON, to requests that name it as their host: a page of another site cannot
-read it through a name of its own. It shares nothing with the study but the journal's file. While nobody has the page open
-it does nothing at all. When the page asks, it reads what is new in the journal and makes the view of the arms that have
-new rounds, with the lowest priority, and not before ``SHARE`` times the processor time that the last view took.
+read it through a name of its own. It shares nothing with the study but the journal's file. While nobody has the page
+open it does nothing at all. When the page asks, it reads what is new in the journal and makes the view of the arms that
+have new rounds, with the lowest priority, and not before ``SHARE`` times the processor time that the last view took.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedtuner.page.view import Views
 
 HOST = "127.0.0.1"
 SHARE = 50
-START, RUN = 10, 19  # niceness: the first view should not keep its reader waiting, further ones may
+START, RUN = 5, 19  # niceness: the first view should not keep its reader waiting, further ones may
 
 
 class Live:

@@ -134,7 +134,7 @@ class Views:
         return self._once(("clients", arm), len(journal.own_records[arm]), make)
 
     def _served(self, journal: Journal, arm: int, groups: served.Groups, window: int) -> dict[str, Any]:
-        """Return errors of all clients, the worst tenth and each group: over rounds, and over the later half of them."""
+        """Return errors of all clients, the worst tenth and each group: over rounds, and in the later half of them."""
 
         def make() -> dict[str, Any]:
             records, own = journal.records(arm), journal.own_records[arm]
