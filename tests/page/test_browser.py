@@ -202,6 +202,7 @@ def test_several_studies_are_compared_and_each_can_be_chosen(browser, tmp_path):
         toys.tune(store=path, seed=int(path.name[-1]), **changed).evaluate("test")
     with opened(browser, report(paths, tmp_path / "all.html").as_uri()) as page:
         assert dict(option(page, "comparison-chart"))["seeds"] == 4
+        assert "Test error" in page.locator("#comparison-chart").get_attribute("aria-label")
         page.locator("#study").select_option("3")
         page.wait_for_selector("body[data-drawn]")
         assert page.locator("#name").inner_text() == str(paths[3])
@@ -215,6 +216,7 @@ def test_an_interrupted_study_is_drawn(browser, tmp_path):
         (tmp_path / "part" / "journal.jsonl").write_bytes(encode(events[:n]))
         with opened(browser, report([tmp_path / "part"], tmp_path / "part.html").as_uri()) as page:
             assert "Not finished" in page.locator("#state").inner_text()
+            assert page.locator("#incumbent").is_visible() == page.locator("#health").is_visible() == (n > 2)
 
 
 def test_the_live_page_moves_while_a_study_runs(browser, tmp_path):

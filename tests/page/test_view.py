@@ -138,7 +138,8 @@ def test_a_metric_of_which_higher_is_better_is_shown_as_itself(tmp_path):
         assert shown["evaluations"]["tuned"]["test mode error"][side] == pytest.approx(1 - e, abs=1e-4)
     assert shown["clients"].keys() == errors["clients"].keys()
     row, other = (next(iter(one["clients"].values()))[0] for one in (shown, errors))
-    assert row[4:] == pytest.approx([1 - e for e in other[4:]], abs=1e-3)
+    assert row[4:6] == pytest.approx([1 - e for e in other[4:6]], abs=1e-3)
+    assert row[6] == other[6]
     assert shown["incumbent"]["error_after"][-1] == pytest.approx(1 - errors["incumbent"]["error_after"][-1], abs=1e-3)
 
 

@@ -325,7 +325,7 @@ def _comparison(canvas: Figure, shown: Mapping[str, Any], arm: int | None) -> No
     rows = list(reversed(shown["rows"]))
     if not rows:
         raise SpecError("none of these studies is finished and evaluated on test data: there is nothing to compare")
-    ax = _ax(canvas, "test error, 90 % interval", "")
+    ax = _ax(canvas, f"test {shown['measure']}, 90 % interval", "")
     for n, row in enumerate(rows):
         colour = _UNTUNED if row["untuned"] else _WINNER
         half = 0.0 if row["half"] is None else row["half"]

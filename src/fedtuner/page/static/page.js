@@ -35,6 +35,8 @@
   }
 
   function table(id, caption, heads, rows) {
+    const fold = $(id).parentElement;
+    if (fold.tagName === "DETAILS") fold.hidden = !rows.length;
     if (!rows.length) return put(id);
     const head = element("tr", {}, ...heads.map((text) => element("th", { scope: "col" }, text)));
     const body = rows.map((cells) => element("tr", {}, ...cells.map((cell, n) => element(n ? "td" : "th", { ...(n ? {} : { scope: "row" }), ...(String(cell).length < 16 ? { class: "short" } : {}) }, cell))));
@@ -241,10 +243,10 @@
   function drawComparison() {
     if (!comparing) return;
     const say = (x) => (x === null ? "none" : comparing.rates ? percent(x) : number(x));
-    put("comparison-text", comparing.notes.join(" "));
+    put("comparison-text", ["Large dots are means over seeds, small ones single seeds, bars 90 % intervals of the means.", ...comparing.notes].join(" "));
     $("comparison-chart").style.height = `${80 + 44 * comparing.rows.length}px`;
-    draw("comparison-chart", comparing.rows.length ? comparison(comparing) : null, `Test errors: ${comparing.rows.map((r) => `${r.name} ${say(r.mean)}${r.half === null ? "" : ` plus or minus ${say(r.half)}`}`).join("; ")}.`);
-    table("comparison-table", "Studies", ["study", "seeds", "mean test error", "90 % interval", "difference to the first"], comparing.rows.map((r) => [r.name, number(r.n), say(r.mean), r.half === null ? "none: one seed" : `± ${say(r.half)}`, r.difference || ""]));
+    draw("comparison-chart", comparing.rows.length ? comparison(comparing) : null, `Test ${comparing.measure}: ${comparing.rows.map((r) => `${r.name} ${say(r.mean)}${r.half === null ? "" : ` plus or minus ${say(r.half)}`}`).join("; ")}.`);
+    table("comparison-table", "Studies", ["study", "seeds", `mean test ${comparing.measure}`, "90 % interval", "difference to the first"], comparing.rows.map((r) => [r.name, number(r.n), say(r.mean), r.half === null ? "none: one seed" : `± ${say(r.half)}`, r.difference || ""]));
   }
 
   function all() {
@@ -253,6 +255,8 @@
     $("comparison").hidden = !comparing;
     $("lineage").hidden = !study().arms.some((a) => a.parent);
     $("arm").hidden = !armOf(chosen);
+    ["incumbent", "configurations", "health"].forEach((id) => { $(id).hidden = !study().used; });
+    document.querySelector(".controls").hidden = !study().used;
     document.body.removeAttribute("data-drawn");
     head();
     soon([drawComparison, drawRace, drawIncumbent, drawConfigurations, drawArm, drawLineage, drawHealth, drawSetup]);
