@@ -79,15 +79,22 @@ class Reader:
     def _read(self) -> None:
         tag, path = "", "/"
         while self.open.wait():
-            connection = http.client.HTTPConnection(self.place, timeout=600)
-            connection.request("GET", path, headers={"If-None-Match": tag} if tag else {})
-            reply = connection.getresponse()
-            assert reply.status in (200, 304), reply.status
-            reply.read()
-            tag, path = reply.headers.get("ETag", tag), "/view.json"
-            connection.close()
+            try:
+                tag, path = self._ask(path, tag), "/view.json"
+            except (OSError, http.client.HTTPException):  # the watch has ended
+                return
             self.asked += 1
             time.sleep(EVERY)
+
+    def _ask(self, path: str, tag: str) -> str:
+        """Return the tag of what the page then shows."""
+        connection = http.client.HTTPConnection(self.place, timeout=600)
+        connection.request("GET", path, headers={"If-None-Match": tag} if tag else {})
+        reply = connection.getresponse()
+        assert reply.status in (200, 304), reply.status
+        reply.read()
+        connection.close()
+        return reply.headers.get("ETag", tag)
 
 
 def worked(pid: int) -> float:

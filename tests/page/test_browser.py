@@ -216,7 +216,7 @@ def test_an_interrupted_study_is_drawn(browser, tmp_path):
         (tmp_path / "part" / "journal.jsonl").write_bytes(encode(events[:n]))
         with opened(browser, report([tmp_path / "part"], tmp_path / "part.html").as_uri()) as page:
             assert "Not finished" in page.locator("#state").inner_text()
-            assert page.locator("#incumbent").is_visible() == page.locator("#health").is_visible() == (n > 2)
+            assert page.locator("#incumbent").is_visible() == page.locator("#health").is_visible() == (n > 5)
 
 
 def test_the_live_page_moves_while_a_study_runs(browser, tmp_path):

@@ -283,10 +283,12 @@ def _served(canvas: Figure, views: Sequence[View], arm: int | None) -> None:
     for who, values in found["lines"][side].items():
         own = {ALL: (_WINNER, 1.4, "-"), TENTH: (_UNTUNED, 1.4, "--")}.get(who)
         colour, width, dashes = own or (next(colours), 0.9, "-")
-        shape = "o" if len(values) == 1 else None
-        ax.plot(found["rounds"], _numbers(values), dashes, color=colour, lw=width, marker=shape, label=said(who))
+        known = [(t, v) for t, v in zip(found["rounds"], values, strict=True) if v is not None]
+        shape = "o" if len(known) == 1 else None
+        x, y = zip(*known, strict=True) if known else ((), ())
+        ax.plot(x, y, dashes, color=colour, lw=width, marker=shape, label=said(who))
     ax.set_ylim(bottom=min(0, ax.get_ylim()[0]))
-    ax.legend(frameon=False, fontsize=7)
+    ax.legend(frameon=False, fontsize=7, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))  # above the curves
 
 
 def _lineage(canvas: Figure, views: Sequence[View], arm: int | None) -> None:

@@ -23,7 +23,7 @@ from fedtuner.page.html import embedded, page, policy
 from fedtuner.page.view import Views
 
 HOST = "127.0.0.1"
-SHARE = 50
+SHARE = 100
 START, RUN = 5, 19  # niceness: the first view should not keep its reader waiting, further ones may
 
 

@@ -102,7 +102,7 @@ def _worst_tenth(at: NDArray[np.int64], x: Floats, known: NDArray[np.bool_], n: 
 
 
 def _means(at: NDArray[np.int64], v: Floats, x: Floats, n: int, window: int) -> Floats:
-    total, weight = np.bincount(at, v * x, n), np.bincount(at, v, n)
+    total, weight = (np.asarray(np.bincount(at, terms, n), float) for terms in (v * x, v))
     with np.errstate(all="ignore"):
         return np.asarray(_last(total, window) / _last(weight, window))
 

@@ -161,8 +161,8 @@ class Session:
         stays, groups = self.where.path is not None, dict[str, list[str | int]]()
         for id, group in self.federation.groups.items():
             groups.setdefault(group, []).append(id)
-        found = {"versions": versions(), "command": command()} if stays else {}
-        self._append([replace(now, start=saved, groups=groups, **found)])
+        told = (versions(), command()) if stays else ({}, "")
+        self._append([replace(now, versions=told[0], start=saved, command=told[1], groups=groups)])
         return start
 
     def _extend(self) -> None:
