@@ -144,7 +144,8 @@ def main() -> None:
         while len(run.rounds) < 2:
             time.sleep(0.1)
         watching = [sys.executable, "-m", "fedtuner", "watch", str(Path(folder) / "study")]
-        watch = subprocess.Popen(watching, stderr=subprocess.PIPE, text=True)
+        # As from a terminal of its own, where Linux may pass over its low priority.
+        watch = subprocess.Popen(watching, stderr=subprocess.PIPE, text=True, start_new_session=True)
         try:
             assert watch.stderr is not None
             reader = Reader(watch.stderr.readline().split()[0])

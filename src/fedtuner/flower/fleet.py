@@ -234,9 +234,10 @@ class Fleet(FederationDefaults):
         known = missing and self.roster.settled()  # else handshakes may be under way
         if now - max(self._logged, -math.inf if known else self._waiting_since) > _LOG:
             self._logged = now
-            log.info(
-                "fedtuner: waiting up to %g s: %s (%d nodes online): start more, or %s", self.wait, few, nodes, remedy
-            )
+            how = f"start more, or {remedy}"
+            if missing and nodes >= least:  # there would be enough
+                how = self.roster.refusal() or "the others answer when their app has started, which may take a while"
+            log.info("fedtuner: waiting up to %g s: %s (%d nodes online): %s", self.wait, few, nodes, how)
         if now - self._waiting_since <= self.wait:
             return False
         if online >= least and not self.present():
