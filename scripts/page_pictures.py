@@ -43,7 +43,7 @@ def main() -> None:
         laptop = page(halving, 1000, 960, "light")
         keep("race", laptop.screenshot())
         keep("theta", _between(laptop, "#theta-text", "#theta-chart"))
-        keep("served", _between(laptop, "#served-text", "#served-test"))
+        keep("served", _between(laptop, "#served", "#served-test"))
         keep("configurations", laptop.locator("#configurations").screenshot())
         keep("lineage", page(auto, 1000, 900, "dark").locator("#lineage").screenshot())
         keep("phone", page(auto, 390, 844, "dark").screenshot())
