@@ -43,6 +43,7 @@ def main() -> None:
         laptop = page(halving, 1000, 960, "light")
         keep("race", laptop.screenshot())
         keep("theta", _between(laptop, "#theta-text", "#theta-chart"))
+        keep("served", _between(laptop, "#served", "#served-test"))
         keep("configurations", laptop.locator("#configurations").screenshot())
         keep("lineage", page(auto, 1000, 900, "dark").locator("#lineage").screenshot())
         keep("phone", page(auto, 390, 844, "dark").screenshot())
@@ -58,13 +59,10 @@ def fedtuner(*arguments: str, cwd: str) -> None:
 
 def _between(page: Page, first: str, last: str) -> bytes:
     """Return a picture from the top of one element to the end of another, with a margin."""
-    tops = [page.locator(name).bounding_box() for name in (first, last)]
-    assert tops[0] is not None
-    assert tops[1] is not None
-    area = {
-        "x": tops[1]["x"] - 20, "y": tops[0]["y"] - 12, "width": tops[1]["width"] + 40,
-        "height": tops[1]["y"] + tops[1]["height"] - tops[0]["y"] + 24,
-    }  # fmt: skip
+    boxes = [box for name in (first, last) if (box := page.locator(name).bounding_box()) is not None]
+    left, top = (min(box[side] for box in boxes) for side in ("x", "y"))
+    right, end = (max(box[side] + box[size] for box in boxes) for side, size in (("x", "width"), ("y", "height")))
+    area = {"x": left - 20, "y": top - 12, "width": right - left + 40, "height": end - top + 24}
     return page.screenshot(clip=area, full_page=True)  # type: ignore[arg-type]
 
 

@@ -758,7 +758,13 @@ def test_a_problem_beside_the_study(here):
 )
 def test_errors_are_shown_as_rates_only_where_they_are(capsys, metric, found, shown):
     spreads = {"tuned": {"test mode": {"global": math.nan, "personalized": math.nan}}}
-    told = {"evaluations": {"tuned": {"test mode error": found}}, "spreads": spreads, "across": {}, "budget": 5}
+    told = {
+        "evaluations": {"tuned": {"test mode error": found}},
+        "spreads": spreads,
+        "across": {},
+        "untuned_across": {},
+        "budget": 5,
+    }
     show._print_evaluations(show.console(), {**told, "spec": {"schedule": {"longest": 5}}}, metric)
     last = capsys.readouterr().out.splitlines()[-1]
     assert all(word in last for word in shown)

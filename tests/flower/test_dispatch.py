@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import signal
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +22,7 @@ import toys
 from fedtuner import cli
 from fedtuner.core.store import Evaluated
 from fedtuner.errors import FleetError
+from fedtuner.run.journal import read
 from fedtuner.run.store import Folder
 
 SHORT = ft.random_search(budget=6, longest=3)
@@ -141,6 +144,44 @@ def test_a_device_that_was_late_once_takes_part_again():
     assert study.problem.faults == {"timeout": 1, "late": 1}
     rounds = [(r.clients, r.dropped) for r in study.history]
     assert (rounds[0], rounds[-1]) == ((6, 1), (6, 0))
+
+
+def test_the_journal_tells_late_clients_from_silent_and_failing_ones(tmp_path):
+    """phone2 answers its first job 20 s after the deadline, phone4 never its first, and phone5's app fails once."""
+    grid = grid_of()
+    grid.latency = 5.0
+    jobs = Counter[int]()
+
+    def first(node, change):
+        def changed(reply: Message) -> Message | None:
+            jobs[node] += 1
+            return change(reply) if jobs[node] == 1 else reply
+
+        return changed
+
+    def delayed(reply: Message) -> Message:
+        reply.delay = 60.0  # type: ignore[attr-defined]
+        return reply
+
+    grid.faults = {
+        1002: first(1002, delayed),
+        1004: first(1004, lambda reply: None),
+        1005: first(1005, error),
+    }
+    study = tune(
+        grid,
+        fleet_of(grid, deadline=40.0),
+        cohort=6,
+        schedule=ft.random_search(budget=12, longest=12),
+        store=tmp_path / "s",
+    )
+    assert study.problem.faults == {"timeout": 2, "late": 1, "error": 1}
+    journal = read(Folder(tmp_path / "s"), "s")
+    assert journal.late == {(0, 1): {"phone2"}}
+    assert journal.late_by_client == {"phone2": 1}
+    assert [journal.replies_of(r) for r in journal.history()] == [(1, 1, 1)] + [(0, 0, 0)] * 11
+    notes = [json.loads(line) for line in (tmp_path / "s" / "log.jsonl").read_text().splitlines()]
+    assert [(n["arm"], n["round"], n["client"]) for n in notes if n["kind"] == "late"] == [(0, 1, "phone2")]
 
 
 def test_where_all_are_too_slow_the_study_waits_for_them_and_then_says_so():

@@ -511,6 +511,17 @@ def test_too_few_are_waited_for_and_then_named(caplog):
         tune(empty, ft.flower.Fleet(empty, toys.Softmax(), wait=10.0, clock=empty.clock))
 
 
+def test_nodes_that_have_not_answered_yet_are_not_said_to_be_missing(caplog):
+    caplog.set_level("INFO", "flwr")
+    grid = grid_of(CLIENTS[:3])
+    grid.latency = 100.0
+    with pytest.raises(FleetError, match="0 of the 3 clients"):
+        tune(grid, ft.flower.Fleet(grid, toys.Softmax(), wait=50.0, clock=grid.clock))
+    said = [r.getMessage() for r in caplog.records if "waiting up to" in r.getMessage()]
+    assert said
+    assert all("(3 nodes online): the others answer when" in text and "start more" not in text for text in said)
+
+
 def test_a_cohort_that_is_too_large_is_named_at_once_with_its_remedy(caplog):
     caplog.set_level("INFO", "flwr")
     grid = grid_of(CLIENTS[:4])

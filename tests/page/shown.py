@@ -13,8 +13,11 @@ import fedtuner as ft
 import toys
 from fedtuner.core.records import Key
 from fedtuner.core.schedule import Evidence, Scoring, Start, Step, best
+from fedtuner.core.store import Done, Event, Late
 from fedtuner.page.history import Study
 from fedtuner.page.view import View, Views
+from fedtuner.run.store import Folder
+from fedtuner.run.store.lines import encode
 from fedtuner.schedules import Duel
 
 HOSTILE = '</script><img src=x onerror="window.hurt=1"><b>&amp;\u2028'
@@ -43,6 +46,28 @@ def hostile() -> ft.Simulation:
     return ft.Simulation(toys.Softmax(), clients, HOSTILE[:-1])
 
 
+def grouped() -> ft.Simulation:
+    """Clients of two groups, one of which has a name that would run."""
+    clients = toys.clients()
+    groups = {client.id: HOSTILE[:-1] if n % 2 else "town" for n, client in enumerate(clients)}
+    return ft.Simulation(toys.Softmax(), clients, "groups", groups)
+
+
+def unreliable(store: Path) -> None:
+    """Write a study whose second round had a late, a failing and two silent clients beside two broken updates."""
+    toys.tune(store=store, cohort=6, fedex=None, schedule=ft.random_search(4, 4))
+    events = list[Event]()
+    for event in Folder(store).events():
+        if isinstance(event, Done) and event.record.round == 2:
+            rows = event.record.rows
+            gone = [row.client for row in rows[:4]]
+            changed = replace(event.record, rows=rows[4:], dropped=4, broken=2, unusable=(gone[1],))
+            events += [replace(event, record=changed), Late(event.record.arm, 2, gone[0])]
+        else:
+            events.append(event)
+    (store / "journal.jsonl").write_bytes(encode(events))
+
+
 def bad() -> ft.Simulation:
     """One client's loss is not finite."""
     clients = toys.clients()
@@ -64,6 +89,7 @@ STUDIES: dict[str, dict[str, Any]] = {
     "a budget": {"schedule": Duel(60, 3), "fedex": None, "method": ft.methods.fedavg},
     "a client in trouble": {"problem": bad()},
     "hostile names": {"problem": hostile()},
+    "groups": {"problem": grouped()},
 }
 
 

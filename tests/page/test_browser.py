@@ -12,7 +12,7 @@ from urllib.parse import urlparse
 from urllib.request import url2pathname
 
 import pytest
-from shown import HOSTILE, STUDIES, view
+from shown import HOSTILE, STUDIES, unreliable, view
 
 import toys
 from fedtuner.page.html import report
@@ -132,10 +132,62 @@ def test_hostile_texts_are_shown_and_never_run(browser, pages):
         assert page.evaluate("window.hurt") is None
 
 
+def test_the_worst_tenth_and_groups_are_drawn_and_clients_can_be_chosen_by_group(browser, pages):
+    journal = shown_at(pages("groups"))
+    arm = journal["served"][str(journal["winner"]["arm"])]
+    hostile = f"group {HOSTILE[:-1]}"
+    with opened(browser, pages("groups")) as page:
+        drawn = dict(option(page, "served-chart"))
+        assert drawn == {
+            f"served-{who}": len(arm["rounds"]) for who in ("clients", "worst tenth", hostile, "group town")
+        }
+        told = page.locator("#served-table").inner_text().replace("\u00a0", " ")
+        for who, clients, before, after in arm["whom"]:
+            name = {"clients": "all clients", "worst tenth": "worst tenth of clients"}.get(who, who)
+            assert f"{name}\t{clients}\t{100 * before:.1f} %\t{100 * after:.1f} %" in told
+        test = page.locator("#served-test").inner_text().replace("\u00a0", " ")
+        for who, (before, after) in journal["across"]["tuned"]["test mode"].items():
+            assert f"{who.replace('tenth', 'tenth of clients')}\t{100 * before:.1f} %\t{100 * after:.1f} %" in test
+        chart = page.locator("#served-chart")
+        chart.scroll_into_view_if_needed()
+        box, value = chart.bounding_box(), arm["lines"]["after"]["worst tenth"][4]
+        x, y = page.evaluate(
+            "(at) => echarts.getInstanceByDom(document.getElementById('served-chart'))"
+            ".convertToPixel({ xAxisIndex: 0, yAxisIndex: 0 }, at)",
+            [arm["rounds"][4], value],
+        )
+        page.mouse.move(box["x"] + x, box["y"] + y + 20)
+        page.mouse.move(box["x"] + x, box["y"] + y)
+        page.locator("#served-chart .tip").wait_for()
+        said = page.locator("#served-chart .tip").inner_text().replace("\u00a0", " ")
+        assert f"Round {arm['rounds'][4]}" in said
+        assert f"worst tenth of clients: {100 * value:.1f} %" in said
+        page.locator("input[name=when][value=before]").check()
+        assert "before local training" in page.locator("#served-chart").get_attribute("aria-label")
+        everyone = sum(n for _, n in option(page, "clients-chart"))
+        page.locator("#group").focus()
+        page.locator("#group").select_option("town")
+        some = [row for row in journal["clients"][str(journal["winner"]["arm"])] if row[6] == "town"]
+        assert sum(n for _, n in option(page, "clients-chart")) == len(some) < everyone
+        assert page.evaluate("window.hurt") is None
+
+
+def test_late_clients_are_told_from_silent_ones(browser, tmp_path):
+    unreliable(tmp_path / "s")
+    with opened(browser, report([tmp_path / "s"], tmp_path / "s.html").as_uri()) as page:
+        said = page.locator("#health-text").inner_text()
+        assert (
+            "4 did not report: 1 failed (an error, or a reply that could not be used), 1 came late, 2 gave no" in said
+        )
+        assert "2 updates broken" in said
+        assert [id for id, _ in option(page, "health-chart")] == ["failed", "late", "silent", "broken", "bounded"]
+        assert page.locator("#health-table tbody tr").count() == 2
+
+
 @pytest.mark.parametrize(("viewport", "scheme"), [(PHONE, "light"), (LAPTOP, "dark")])
 def test_the_page_is_accessible(browser, pages, viewport, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed: make setup")
-    for name in ("halving", "children"):
+    for name in ("halving", "children", "groups"):
         with opened(browser, pages(name), viewport, scheme) as page:
             page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
             found = axe.Axe().run(page).response["violations"]
@@ -150,6 +202,7 @@ def test_several_studies_are_compared_and_each_can_be_chosen(browser, tmp_path):
         toys.tune(store=path, seed=int(path.name[-1]), **changed).evaluate("test")
     with opened(browser, report(paths, tmp_path / "all.html").as_uri()) as page:
         assert dict(option(page, "comparison-chart"))["seeds"] == 4
+        assert "Test error" in page.locator("#comparison-chart").get_attribute("aria-label")
         page.locator("#study").select_option("3")
         page.wait_for_selector("body[data-drawn]")
         assert page.locator("#name").inner_text() == str(paths[3])
@@ -163,6 +216,7 @@ def test_an_interrupted_study_is_drawn(browser, tmp_path):
         (tmp_path / "part" / "journal.jsonl").write_bytes(encode(events[:n]))
         with opened(browser, report([tmp_path / "part"], tmp_path / "part.html").as_uri()) as page:
             assert "Not finished" in page.locator("#state").inner_text()
+            assert page.locator("#incumbent").is_visible() == page.locator("#health").is_visible() == (n > 5)
 
 
 def test_the_live_page_moves_while_a_study_runs(browser, tmp_path):

@@ -88,11 +88,11 @@ def test_a_view_is_made_when_the_journal_has_grown_and_not_too_often(store, tmp_
     journal = tmp_path / "journal.jsonl"
     journal.write_bytes(encode(events[:8]))
 
-    def clock():
+    def worked():
         now[0] += 1.0  # a refresh takes a second
         return now[0]
 
-    live = Live(tmp_path, clock)
+    live = Live(tmp_path, lambda: now[0], worked)
     live.refresh()
     first = live.tag
     journal.write_bytes(encode(events))

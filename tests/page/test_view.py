@@ -51,6 +51,23 @@ def test_a_view_has_the_journals_values(name, tmp_path):
         assert shown["health"]["diverged"] == 4
 
 
+@pytest.mark.parametrize("name", ["halving", "children", "diverging", "a budget", "groups"])
+def test_a_view_of_a_growing_study_is_that_of_one_who_comes_later(name, tmp_path):
+    """What is kept of the arms without new rounds is what would be computed again."""
+    study = toys.tune(store=tmp_path / "s", **STUDIES[name])
+    study.evaluate("test")
+    events = list(Folder(tmp_path / "s").events())
+    growing, history = Views(), History(name="s")
+    for n, event in enumerate(events):
+        history.add([event])
+        if n % 5 == 1 or n > len(events) - 4:
+            fresh = Views().view(History(events[: n + 1], "s"), "s")
+            assert json.dumps(growing.view(history, "s")) == json.dumps(fresh)
+    other = History(events[: len(events) // 2], "s")  # the folder was replaced by a copy of an earlier state
+    assert growing.view(other, "s")["used"] == other.journal.rounds_used < study.rounds_used
+    assert json.dumps(growing.view(other, "s")) == json.dumps(Views().view(other, "s"))
+
+
 @pytest.mark.parametrize("name", ["halving", "a kernel", "children", "a client in trouble"])
 def test_theta_between_two_saves_is_computed_again(name, tmp_path):
     study = toys.tune(store=tmp_path / "s", **STUDIES[name])
@@ -125,7 +142,12 @@ def test_a_metric_of_which_higher_is_better_is_shown_as_itself(tmp_path):
     for study in (ours, theirs):
         study.evaluate("test")
     shown, errors = view(tmp_path / "a"), view(tmp_path / "b")
-    assert shown["measure"] == {"name": "accuracy", "rate": True, "maximise": True}
+    assert shown["measure"] == {"name": "accuracy", "rate": True, "maximise": True, "pooled": False}
+    for arm, one in shown["served"].items():
+        for (who, n, *ours), (_, _, *theirs) in zip(one["whom"], errors["served"][arm]["whom"], strict=True):
+            assert ours == pytest.approx([1 - e for e in theirs], abs=1e-4), (who, n)
+        worst, of_errors = (found["served"][arm]["lines"]["after"]["worst tenth"] for found in (shown, errors))
+        assert worst == pytest.approx([1 - e for e in of_errors], abs=1e-4)
     for one, other in zip(shown["arms"], errors["arms"], strict=True):
         assert one["error_after"]["raw"] == pytest.approx([1 - e for e in other["error_after"]["raw"]], abs=1e-4)
         assert one["loss_after"] == other["loss_after"]
@@ -133,7 +155,8 @@ def test_a_metric_of_which_higher_is_better_is_shown_as_itself(tmp_path):
         assert shown["evaluations"]["tuned"]["test mode error"][side] == pytest.approx(1 - e, abs=1e-4)
     assert shown["clients"].keys() == errors["clients"].keys()
     row, other = (next(iter(one["clients"].values()))[0] for one in (shown, errors))
-    assert row[4:] == pytest.approx([1 - e for e in other[4:]], abs=1e-3)
+    assert row[4:6] == pytest.approx([1 - e for e in other[4:6]], abs=1e-3)
+    assert row[6] == other[6]
     assert shown["incumbent"]["error_after"][-1] == pytest.approx(1 - errors["incumbent"]["error_after"][-1], abs=1e-3)
 
 

@@ -572,3 +572,16 @@ def test_a_reader_of_lines_that_goes_away_does_not_stop_the_study():
     with showing(True, out=Gone()) as show:
         study = toys.tune(progress=show)
     assert study.rounds_used == 30
+
+
+@pytest.mark.parametrize("name", ["evaluate", "extend", "resume_winner", "retrain"])
+def test_what_reopened_results_cannot_do_says_how_to_get_it(tmp_path, name):
+    store = tmp_path / "s"
+    study = toys.tune(store=store, schedule=ft.random_search(2, 1), fedex=None)
+    assert callable(getattr(study, name))
+    with pytest.raises(
+        AttributeError, match=rf"{name}\(\) needs the problem's clients. Call ft.tune\(problem, ..., store="
+    ):
+        getattr(ft.load(store), name)
+    with pytest.raises(AttributeError, match=r"has no attribute 'evaluat'$"):
+        _ = ft.load(store).evaluat

@@ -178,6 +178,17 @@ def test_a_status_in_words():
     assert str(told) == "7/30 rounds, 2 of 4 arms alive, best personalized error 25.0 % (arm 3), 1 min 15 s left"
 
 
+def test_the_best_so_far_stays_when_an_arm_becomes_worse(monkeypatch):
+    monkeypatch.setattr(watch, "_MOMENT", 0.0)
+    statuses = []
+    study = toys.tune(fedex=None, schedule=ft.random_search(12, 12), progress=statuses.append)
+    errors = [r.error for r in study.history]
+    assert errors != sorted(errors, reverse=True)  # it does become worse
+    best = [s.best for s in statuses if s.best is not None]
+    assert best == sorted(best, reverse=True)
+    assert best[-1] == min(errors)
+
+
 @pytest.mark.parametrize(("changed", "rate"), [({}, True), ({"schedule": replace(toys.SCHEDULE, score="loss")}, False)])
 def test_a_status_says_which_metric_and_the_best_so_far(monkeypatch, changed, rate):
     """Not the latest: the lowest of the scores that arms were compared by, and whose it is."""

@@ -10,7 +10,8 @@ from fedtuner.errors import SpecError
 
 # The figures of page/plots.py, which is imported only when one is drawn.
 KINDS = (
-    "race", "incumbent", "configurations", "importance", "theta", "clients", "lineage", "health", "comparison",
+    "race", "incumbent", "configurations", "importance", "theta", "clients", "served", "lineage", "health",
+    "comparison",
 )  # fmt: skip
 
 

@@ -86,7 +86,7 @@ class Federation(Protocol):
         """Take note of arms that get no more rounds."""
 
     def notes(self) -> Sequence[Note]:
-        """Return the faults since the last call, for the log."""
+        """Return the faults since the last call, for the log; late replies (``store.LATE``) go to the journal, too."""
 
 
 def described(federation: Federation) -> Table:

@@ -185,10 +185,14 @@ class _Confusion:
     """For each class: examples of it that were found, taken for it wrongly, and missed."""
 
     classes: tuple[int, ...]
+    count: int  # of all classes
 
     def __call__(self, output: Any, y: Any) -> NDArray[np.float64]:
         output, y = np.asarray(output), np.asarray(y).reshape(-1)
         one = output.ndim == 1 or output.shape[1] == 1
+        if not one and output.shape[1] != self.count:
+            n = output.shape[1]
+            raise SpecError(f"f1 is for {self.count} classes, but the output has {n}: give f1(classes={n})")
         said = (output.reshape(-1) > 0).astype(np.int64) if one else output.argmax(1)
         rows = [((said == k) & (y == k), (said == k) & (y != k), (said != k) & (y == k)) for k in self.classes]
         return np.array([[np.sum(part) for part in row] for row in rows], np.float64)
@@ -204,12 +208,15 @@ def _f1(sums: NDArray[np.float64]) -> float:
 def f1(classes: int = 2, *, positive: int | None = None, pooled: bool = True) -> Metric:
     """Return F1: of the class ``positive`` (1, where there are two classes), else the mean over classes that occur.
 
+    ``classes`` must be the number of the model's outputs, unless that is one.
     Pooled it is computed from counts over all clients. One score per example is a logit: positive above 0.
     """
     count = checks.whole("classes", classes, 2)
     positive = 1 if positive is None and count == 2 else positive
     of = tuple(range(count)) if positive is None else (checks.whole("positive", positive, 0, count - 1),)
-    return Metric("f1", rate=True, maximise=True, value=_f1, sums=_Confusion(of), pooled=pooled, size=3 * len(of))
+    return Metric(
+        "f1", rate=True, maximise=True, value=_f1, sums=_Confusion(of, count), pooled=pooled, size=3 * len(of)
+    )
 
 
 @dataclass(frozen=True)

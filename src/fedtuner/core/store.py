@@ -33,6 +33,7 @@ class Begun:
     start: str = ""  # checksum of the weights that all arms begin from, where the model gives them (``Model.start``)
     code: Table = field(default_factory=dict)  # what the code of the model is known by
     command: str = ""  # that began it, where it was one
+    groups: Mapping[str, Sequence[str | int]] = field(default_factory=dict)  # the ids of each group of clients
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,16 @@ class Done:
     state: str = ""
     ended: str = ""
     candidates: tuple[Config, ...] = ()  # if the tuner has changed those it began with
+
+
+@dataclass(frozen=True)
+class Late:
+    """A client's reply came after its round: the round's record counts it among those that did not report."""
+
+    event: ClassVar[str] = "late"
+    arm: int
+    round: int
+    client: str | int
 
 
 @dataclass(frozen=True)
@@ -135,12 +146,17 @@ class Extended:
     by: str  # schedule, run or winner: ``schedules.Longer``
 
 
-Event = Begun | Joined | Started | Done | Eliminated | Evaluated | Won | Extended
+LATE = Late.event  # the kind of a note
+
+Event = Begun | Joined | Started | Done | Late | Eliminated | Evaluated | Won | Extended
 
 
 @dataclass(frozen=True)
 class Note:
-    """A fault of transport or storage, or its repair: a line of log.jsonl, which is no part of the result."""
+    """A fault of transport or storage, or its repair: a line of log.jsonl, which is no part of the result.
+
+    A reply that came after its round (of kind ``LATE``, with its arm, round and client) is in the journal, too.
+    """
 
     kind: str
     text: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Message
 
@@ -44,6 +44,7 @@ class _RoundInFlight:
     shared: Records  # what all its clients are sent
     expected: Expected
     deadline: float
+    trains: bool  # else it evaluates
     reports: dict[int, Report] = field(default_factory=dict)  # by the place of their job
     pending: dict[int, int] = field(default_factory=dict)  # place of a job without a reply -> the node that has it
     unusable: set[int] = field(default_factory=set)  # clients that replied what cannot be used
@@ -54,7 +55,7 @@ class _RoundInFlight:
 
 
 @dataclass(frozen=True)
-class _RequestKey:
+class RequestKey:
     """One client's request in a round: what the reply is known by."""
 
     round: _RoundInFlight
@@ -64,6 +65,12 @@ class _RequestKey:
     @property
     def job(self) -> Job:
         return self.round.plan.jobs[self.place]
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a note about it says: its client and, of a round of training, the arm and the round."""
+        plan = self.round.plan
+        return {"client": self.client, **({"arm": plan.arm, "round": plan.round + 1} if self.round.trains else {})}
 
     def __str__(self) -> str:
         return f"{self.round.name}, client {self.client!r}"
@@ -125,11 +132,12 @@ class Dispatch:
         fleet, method, plan = self._fleet, self._round.setup.method, fetched(planned, self._blobs)
         shared = plan_records(plan, method.name, fleet.wire.record(plan.w), lineage)
         reports = expected(plan, method, fleet.model, fleet.wire)
-        return _RoundInFlight(name, plan, shared, reports, fleet.clock.now() + fleet.deadline)
+        deadline = fleet.clock.now() + fleet.deadline
+        return _RoundInFlight(name, plan, shared, reports, deadline, trains=not lineage.evaluation)
 
     def _send_rounds(self, arms: Sequence[_ArmInFlight]) -> bool:
         """Send the next round of every arm that has none in flight, and the jobs of clients that restarted, again."""
-        keys: list[_RequestKey] = []
+        keys: list[RequestKey] = []
         parents = {arm.work.arm.id: arm.work.arm.parent[0] for arm in arms if arm.work.arm.parent}
         out = tuple(arm for arm in self._fleet.out if arm not in parents.values())  # devices still need theirs
         for arm in arms:
@@ -144,12 +152,12 @@ class Dispatch:
         self._send(keys)
         return bool(keys)
 
-    def _restarted(self, round: _RoundInFlight) -> list[_RequestKey]:
+    def _restarted(self, round: _RoundInFlight) -> list[RequestKey]:
         """Return the jobs whose client restarted: its node is not the one that has the job."""
         nodes = {place: self._fleet.node_of(round.plan.jobs[place].client) for place in round.pending}
         return self._keys(round, [p for p, node in nodes.items() if node not in (None, round.pending[p])])
 
-    def _send(self, keys: Iterable[_RequestKey]) -> None:
+    def _send(self, keys: Iterable[RequestKey]) -> None:
         requests = []
         for key in keys:
             round, node = key.round, self._fleet.node_of(key.job.client)
@@ -162,8 +170,8 @@ class Dispatch:
         for request in self._fleet.requests.send(requests):
             self._drop(request.key, "error", "the grid did not take the message")
 
-    def _keys(self, round: _RoundInFlight, places: Iterable[int]) -> list[_RequestKey]:
-        return [_RequestKey(round, place, self._fleet.id_of(round.plan.jobs[place].client)) for place in places]
+    def _keys(self, round: _RoundInFlight, places: Iterable[int]) -> list[RequestKey]:
+        return [RequestKey(round, place, self._fleet.id_of(round.plan.jobs[place].client)) for place in places]
 
     # Receive
 
@@ -174,7 +182,7 @@ class Dispatch:
         return bool(replies)
 
     def _take_reply(self, key: Hashable, message: Message) -> None:
-        assert isinstance(key, _RequestKey)
+        assert isinstance(key, RequestKey)
         round = key.round
         if key.place not in round.pending:  # the client was dropped from the round
             return
@@ -190,14 +198,13 @@ class Dispatch:
             self._drop(key, "malformed", str(error))
 
     def _drop(self, key: Hashable, kind: str, why: str) -> None:
-        assert isinstance(key, _RequestKey)
+        assert isinstance(key, RequestKey)
         key.round.pending.pop(key.place, None)
         key.round.last_fault = f"client {key.client!r}: {why}"
         self._fault(key, kind, why)
 
-    def _fault(self, key: _RequestKey, kind: str, text: str) -> None:
-        plan = key.round.plan
-        self._fleet.fault(kind, f"{key}: {text}", arm=plan.arm, round=plan.round + 1, client=key.client)
+    def _fault(self, key: RequestKey, kind: str, text: str) -> None:
+        self._fleet.fault(kind, f"{key}: {text}", **key.about)
 
     def _drop_pending(self, round: _RoundInFlight) -> None:
         """Drop the clients that have not replied."""

@@ -27,10 +27,10 @@ from fedtuner.core.records import State
 from fedtuner.core.round import UNUSABLE, Round
 from fedtuner.core.screens import Norm, Values, Weights
 from fedtuner.core.setup import Setup
-from fedtuner.core.store import Blobs, Note
+from fedtuner.core.store import LATE, Blobs, Note
 from fedtuner.errors import FleetError, SpecError, one_line
 from fedtuner.flower.clock import Clock, RealClock
-from fedtuner.flower.dispatch import Dispatch
+from fedtuner.flower.dispatch import Dispatch, RequestKey
 from fedtuner.flower.exchange import Requests
 from fedtuner.flower.handshake import Requirements
 from fedtuner.flower.roster import HandshakeKey, Roster
@@ -208,8 +208,8 @@ class Fleet(FederationDefaults):
             if isinstance(key, HandshakeKey):
                 self.roster.take_reply(key.node, message)
         for key, _ in late:
-            if not isinstance(key, HandshakeKey):
-                self.fault("late", f"an answer came after its round: {key}")
+            if isinstance(key, RequestKey):
+                self.fault(LATE, f"an answer came after its round: {key}", **key.about)
         return [(key, message) for key, message in replies if not isinstance(key, HandshakeKey)]
 
     def pause(self, busy: bool = False) -> None:
@@ -234,9 +234,10 @@ class Fleet(FederationDefaults):
         known = missing and self.roster.settled()  # else handshakes may be under way
         if now - max(self._logged, -math.inf if known else self._waiting_since) > _LOG:
             self._logged = now
-            log.info(
-                "fedtuner: waiting up to %g s: %s (%d nodes online): start more, or %s", self.wait, few, nodes, remedy
-            )
+            how = f"start more, or {remedy}"
+            if missing and nodes >= least:  # there would be enough
+                how = self.roster.refusal() or "the others answer when their app has started, which may take a while"
+            log.info("fedtuner: waiting up to %g s: %s (%d nodes online): %s", self.wait, few, nodes, how)
         if now - self._waiting_since <= self.wait:
             return False
         if online >= least and not self.present():

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from fedtuner.core.metric import Metric
 from fedtuner.experiments import compare
 from fedtuner.experiments.statistics import Summary
 from fedtuner.experiments.statistics import summary as summarised
@@ -17,6 +18,7 @@ from fedtuner.report.summary import strict
 def comparison(paths: Iterable[Path]) -> dict[str, Any]:
     """Return a row per study, its seeds together; studies without a test error are named in the notes."""
     finished, notes, untuned = list[Path](), list[str](), dict[str, dict[int, float]]()
+    measures = set[str]()
     for path in paths:
         found = summary(path)
         errors = found["evaluations"].get("tuned", {}).get("test mode error")
@@ -24,13 +26,14 @@ def comparison(paths: Iterable[Path]) -> dict[str, Any]:
             notes.append(f"{path} is not finished or not evaluated on test data, so it is not compared.")
             continue
         finished.append(path)
+        measures.add(_measure(Metric.of(found["spec"]["problem"])))
         plain = found["evaluations"].get("untuned", {}).get("test mode error")
         if plain is not None:
             spec = found["spec"]
             name = f"untuned, {found['budget']} rounds: {spec['method']} on {spec['problem']['name']}"
             untuned.setdefault(name, {})[spec["seed"]] = float(plain[spec["target"]])
     if not finished:
-        return {"rows": [], "rates": True, "notes": notes}
+        return {"rows": [], "rates": True, "notes": notes, "measure": "error"}
     made = compare.compare(finished)
     rows = [_row(_name(one, made), one.errors, one.summary) for one in made.studies]
     for pair in made.pairs:
@@ -41,7 +44,16 @@ def comparison(paths: Iterable[Path]) -> dict[str, Any]:
         {**_row(name, by_seed, summarised(list(by_seed.values()))), "untuned": True}
         for name, by_seed in untuned.items()
     ]
-    return strict({"rows": rows, "rates": made.rates, "notes": [*notes, *made.notes]})  # type: ignore[no-any-return]
+    measure, *others = measures
+    shown = "error" if others else measure
+    return strict(  # type: ignore[no-any-return]
+        {"rows": rows, "rates": made.rates, "notes": [*notes, *made.notes], "measure": shown}
+    )
+
+
+def _measure(metric: Metric) -> str:
+    """Return what is compared: an error, lower where it is better."""
+    return metric.name if not metric.maximise else f"1 - {metric.name}" if metric.rate else f"-{metric.name}"
 
 
 def _row(name: str, errors: Any, whole: Summary) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedtuner import checks
+from fedtuner.core.across import ALL, TENTH
 from fedtuner.core.store import Store
 from fedtuner.errors import SpecError, brief
 from fedtuner.experiments import pictures
@@ -19,6 +20,7 @@ from fedtuner.experiments.pictures import COLOURS, FORMATS
 from fedtuner.page.compare import comparison
 from fedtuner.page.history import Study, of_store
 from fedtuner.page.view import View, Views
+from fedtuner.report.served import said
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 COLUMN, PAGE = 3.35, 7.0  # inches
 _WINNER, _UNTUNED, _CHOSEN, _OTHERS = COLOURS[2], COLOURS[1], COLOURS[0], "#b5b5b5"
 _FATES = {"helped": _WINNER, "harmed": _UNTUNED}
+_FAULTS = {
+    "failed": COLOURS[3], "late": _WINNER, "silent": "#777777", "broken": _UNTUNED, "bounded": _CHOSEN,
+}  # fmt: skip
 
 
 def write(kind: str, paths: Sequence[Path], out: Path, arm: int | None = None) -> Path:
@@ -268,6 +273,25 @@ def _clients(canvas: Figure, views: Sequence[View], arm: int | None) -> None:
     ax.legend(frameon=False, fontsize=7)
 
 
+def _served(canvas: Figure, views: Sequence[View], arm: int | None) -> None:
+    view = views[0]
+    one, side = _arm(view, arm), "before" if view["target"] == "global" else "after"
+    found = view["served"][str(one["id"])]
+    if not found["lines"]:
+        raise SpecError(f"the clients of arm {one['id']} are not known: the server saw only sums")
+    ax = _ax(canvas, f"round of arm {one['id']}", f"{_name(view)} {side} local training")
+    colours = iter((COLOURS * 3)[3:])
+    for who, values in found["lines"][side].items():
+        own = {ALL: (_WINNER, 1.4, "-"), TENTH: (_UNTUNED, 1.4, "--")}.get(who)
+        colour, width, dashes = own or (next(colours), 0.9, "-")
+        known = [(t, v) for t, v in zip(found["rounds"], values, strict=True) if v is not None]
+        shape = "o" if len(known) == 1 else None
+        x, y = zip(*known, strict=True) if known else ((), ())
+        ax.plot(x, y, dashes, color=colour, lw=width, marker=shape, label=said(who))
+    ax.set_ylim(bottom=min(0, ax.get_ylim()[0]))
+    ax.legend(frameon=False, fontsize=7, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))  # above the curves
+
+
 def _lineage(canvas: Figure, views: Sequence[View], arm: int | None) -> None:
     view = views[0]
     ax, rows = _ax(canvas, "round of the arm", ""), {one["id"]: n for n, one in enumerate(view["arms"])}
@@ -288,21 +312,23 @@ def _lineage(canvas: Figure, views: Sequence[View], arm: int | None) -> None:
 def _health(canvas: Figure, views: Sequence[View], arm: int | None) -> None:
     found = views[0]["health"]
     ax, size = _ax(canvas, "rounds used", "part of the clients asked"), found["size"]
-    bins = np.array(found["bins"], float).reshape(-1, 4)
+    bins = np.array(found["bins"], float).reshape(-1, 6)
     x, bottom = np.arange(len(bins)) * size + 1, np.zeros(len(bins))
-    for n, (name, colour) in enumerate((("did not report", "#777777"), ("broken", _UNTUNED), ("bounded", _CHOSEN)), 1):
+    for n, (name, colour) in enumerate(_FAULTS.items(), 1):
         part = bins[:, n] / np.maximum(bins[:, 0], 1)
         ax.bar(x, part, size, bottom, align="edge", color=colour, label=f"{name} ({int(bins[:, n].sum())})")
         bottom += part
     ax.set_ylim(0, max(0.05, 1.1 * float(bottom.max(initial=0))))
-    ax.legend(frameon=False, fontsize=7)
+    handles, names = ax.get_legend_handles_labels()
+    some = [n for n in range(1, 6) if bins[:, n].any()] or [1]
+    ax.legend([handles[n - 1] for n in some], [names[n - 1] for n in some], frameon=False, fontsize=7)
 
 
 def _comparison(canvas: Figure, shown: Mapping[str, Any], arm: int | None) -> None:
     rows = list(reversed(shown["rows"]))
     if not rows:
         raise SpecError("none of these studies is finished and evaluated on test data: there is nothing to compare")
-    ax = _ax(canvas, "test error, 90 % interval", "")
+    ax = _ax(canvas, f"test {shown['measure']}, 90 % interval", "")
     for n, row in enumerate(rows):
         colour = _UNTUNED if row["untuned"] else _WINNER
         half = 0.0 if row["half"] is None else row["half"]
@@ -320,6 +346,7 @@ KINDS: dict[str, tuple[float, float, Callable[..., None]]] = {
     "importance": (COLUMN, 2.0, _importance),
     "theta": (COLUMN, 2.8, _theta),
     "clients": (COLUMN, 2.6, _clients),
+    "served": (COLUMN, 2.3, _served),
     "lineage": (COLUMN, 2.3, _lineage),
     "health": (COLUMN, 1.8, _health),
     "comparison": (COLUMN, 2.0, _comparison),

@@ -1,9 +1,9 @@
 """The live page: a server for this machine alone, which reads the journal as it grows.
 
 It serves the page and the study's view as JSON, to requests that name it as their host: a page of another site cannot
-read it through a name of its own. It shares nothing with the study but the journal's file, runs with a lower
-priority, reads only what is new, and makes a view only when the page asks for one and at least ``SHARE`` times as long
-after the last as that took.
+read it through a name of its own. It shares nothing with the study but the journal's file. While nobody has the page
+open it does nothing at all. When the page asks, it reads what is new in the journal and makes the view of the arms that
+have new rounds, with the lowest priority, and not before ``SHARE`` times the processor time that the last view took.
 """
 
 from __future__ import annotations
@@ -23,14 +23,18 @@ from fedtuner.page.html import embedded, page, policy
 from fedtuner.page.view import Views
 
 HOST = "127.0.0.1"
-SHARE = 20
+SHARE = 100
+START, RUN = 5, 19  # niceness: the first view should not keep its reader waiting, further ones may
 
 
 class Live:
     """A study's view as JSON, made again when its journal has grown."""
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._study, self._views, self._clock, self._lock = Study(path), Views(), clock, Lock()
+    def __init__(
+        self, path: Path, clock: Callable[[], float] = time.monotonic, worked: Callable[[], float] = time.thread_time
+    ) -> None:
+        self._study, self._views, self._lock = Study(path), Views(), Lock()
+        self._clock, self._worked = clock, worked  # by the clock, and the processor time of this thread
         self._next = 0.0
         self._grown = True
         self.shown: dict[str, Any] = {}
@@ -39,9 +43,9 @@ class Live:
     def refresh(self) -> None:
         """Read what is new, unless it is too early."""
         with self._lock:
-            began = self._clock()
-            if began < self._next:
+            if self._clock() < self._next:
                 return
+            began = self._worked()
             try:
                 self._grown = self._study.refresh() or self._grown
             except FedtunerError:  # a journal that is being replaced; what was seen last stays
@@ -51,8 +55,7 @@ class Live:
                 self.shown, self._grown = {"studies": [view], "comparison": None, "live": True}, False
                 self.text = embedded(self.shown).encode()
                 self.tag = f'"{hashlib.sha256(self.text).hexdigest()[:20]}"'
-            now = self._clock()
-            self._next = now + SHARE * (now - began)
+            self._next = self._clock() + SHARE * (self._worked() - began)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -116,11 +119,17 @@ class Server(ThreadingHTTPServer):
 
 def watch(path: Path, port: int, tell: Callable[[str], None]) -> None:
     """Serve a study's live page until Ctrl-C."""
+    _yield(START)
     with Server(path, port) as server:
-        if hasattr(os, "nice"):
-            os.nice(5)  # behind the study; with the lowest priority, a busy machine would let it wait for minutes
+        _yield(RUN - START)
         tell(f"{server.address} shows {path} as it goes on; Ctrl-C ends the page, not the study")
         try:
-            server.serve_forever()
+            server.serve_forever(poll_interval=5.0)  # it sleeps until it is asked, or for so many seconds
         except KeyboardInterrupt:
             tell("the page has ended; the study goes on by itself")
+
+
+def _yield(levels: int) -> None:
+    """Let other processes go first; threads that this one starts do, too."""
+    if hasattr(os, "nice"):
+        os.nice(levels)

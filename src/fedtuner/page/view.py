@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from fedtuner import tables
 from fedtuner.core.metric import Metric
@@ -15,8 +16,9 @@ from fedtuner.page.curves import VALUES, Curve, curves, short, window_of
 from fedtuner.page.history import History
 from fedtuner.page.importance import importance
 from fedtuner.page.theta import Thetas, columns
+from fedtuner.report import served
 from fedtuner.report.show import headline
-from fedtuner.report.summary import evaluations, spec, strict
+from fedtuner.report.summary import breakdowns, evaluations, spec, strict
 from fedtuner.run.journal import Journal
 from fedtuner.run.spec import schedule as read_schedule
 from fedtuner.schedules import KINDS, Duel
@@ -26,28 +28,56 @@ from fedtuner.space import Choice, Domain, Float, Int, OneMinus, PowerOfTwo, Spa
 View = dict[str, Any]
 COLUMNS = 120  # of a heat map
 MOST_CLIENTS = 6000  # pairs of client and arm
+SERVED = 60  # rounds of an arm at which it is said whom it serves
+MOST_GROUPS = 12  # of clients, over rounds: those with the most clients
 BINS = 60  # of rounds, for the health of cohorts
 
 
+Made = TypeVar("Made")
+
+
 class Views:
-    """Makes views of a growing study; what does not change is not computed again."""
+    """Makes views of a growing study; what does not change is not computed again.
+
+    Most of a view belongs to one arm, and most arms have no new rounds: theirs is kept. So the lists of a view are not
+    to be changed.
+    """
 
     def __init__(self) -> None:
+        self._of: tuple[History | None, History | None] = None, None
+        self._forget()
+
+    def _forget(self) -> None:
         self._thetas = Thetas()
+        self._kept: dict[Hashable, tuple[Hashable, Any]] = {}  # by name: what it was made from, and what was made
+
+    def _once(self, name: Hashable, made_from: Hashable, make: Callable[[], Made]) -> Made:
+        """Return what ``make`` gives; it is asked again only if ``made_from`` has changed."""
+        if name not in self._kept or self._kept[name][0] != made_from:
+            self._kept[name] = made_from, make()
+        return self._kept[name][1]  # type: ignore[no-any-return]
 
     def view(self, history: History, name: str, untuned: History | None = None) -> View:
         """Return a study's view; ``name`` is what it is called."""
+        if self._of[0] is not history or self._of[1] is not untuned:  # the journal was replaced
+            self._of = history, untuned
+            self._forget()
         journal, described, metric = history.journal, spec(history.journal), history.journal.metric
         schedule, target = described["schedule"], described["target"]
         window = window_of(schedule["longest"])
-        found = {arm: _curves(journal, arm, window) for arm in sorted(journal.arms) if journal.own_records[arm]}
-        default = None if untuned is None or not untuned.journal.rounds_used else _curves(untuned.journal, 0, window)
+        arms = [arm for arm in sorted(journal.arms) if journal.own_records[arm]]
+        found = {arm: self._curves("curves", journal, arm, window) for arm in arms}
+        default = None
+        if untuned is not None and untuned.journal.rounds_used:
+            default = _series(self._curves("untuned", untuned.journal, 0, window))
         when = "before" if target == "global" else "after"
-        space, won = _space(journal), journal.won
+        space, won = self._once("space", None, lambda: _space(journal)), journal.won
         shown = _configurations(journal, found, f"error_{when}", space)
+        ranked = tuple((row["early"], *map(str, row["values"])) for row in shown["rows"])
+        groups = journal.group_of
         made = {
             "name": one_line(name, 200),
-            "headline": headline(described),
+            "headline": self._once("headline", None, lambda: headline(described)),
             "problem": described["problem"]["name"],
             "method": described["method"],
             "seed": described["seed"],
@@ -56,17 +86,19 @@ class Views:
             "window": window,
             "budget": journal.budget,
             "used": journal.rounds_used,
-            "measure": {"name": metric.name, "rate": metric.rate, "maximise": metric.maximise},
+            "measure": {n: getattr(metric, n) for n in ("name", "rate", "maximise", "pooled")},
             "winner": None if won is None else {"arm": won.arm, "round": won.round},
             "chosen": _chosen(journal, found, when),
             "evaluations": strict(evaluations(journal, None if untuned is None else untuned.journal)),
             "pays": won is not None and journal.fine_tuning_pays,
             "arms": [self._arm(journal, arm, space, found[arm]) for arm in found],
-            "untuned": None if default is None else _series(default),
+            "untuned": default,
             "incumbent": _incumbent(history, found),
             "configurations": shown,
-            "importance": strict(importance(shown)),
-            "clients": _clients(journal, list(found)),
+            "importance": self._once("importance", ranked, lambda: strict(importance(shown))),
+            "clients": self._clients(journal, arms, groups),
+            "served": {str(arm): self._served(journal, arm, groups, window) for arm in arms},
+            "across": strict(_across(journal, None if untuned is None else untuned.journal)),
             "health": _health(history),
             "setup": _setup(described),
             "versions": dict(journal.begun.versions) if journal.begun else {},
@@ -74,16 +106,72 @@ class Views:
         }
         return turned(made, metric) if metric.maximise else made
 
+    def _curves(self, name: str, journal: Journal, arm: int, window: int) -> dict[str, Curve]:
+        own = len(journal.own_records[arm])
+        return self._once((name, arm), own, lambda: curves(journal.records(arm), window, own))
+
+    def _clients(self, journal: Journal, arms: Sequence[int], groups: served.Groups) -> dict[str, Any]:
+        """Return of each arm its clients' errors before and after local training, over the later half of its rounds.
+
+        The arms with the most rounds come first; where there are many clients, other arms are left out.
+        """
+        made: dict[str, Any] = {}
+        room = MOST_CLIENTS
+        for arm in sorted(arms, key=lambda a: (-journal.round_of(a), a)):
+            rows = self._by_client(journal, arm)
+            if rows and (len(rows) <= room or not made):
+                made[str(arm)] = [
+                    [one_line(str(c.client), 60), *c[1:4], *short(c[4:], 4), one_line(groups.get(c.client, ""), 60)]
+                    for c in rows
+                ]
+                room -= len(rows)
+        return made
+
+    def _by_client(self, journal: Journal, arm: int) -> list[served.ClientMeans]:
+        def make() -> list[served.ClientMeans]:
+            return served.by_client(served.later(journal.records(arm)))
+
+        return self._once(("clients", arm), len(journal.own_records[arm]), make)
+
+    def _served(self, journal: Journal, arm: int, groups: served.Groups, window: int) -> dict[str, Any]:
+        """Return errors of all clients, the worst tenth and each group: over rounds, and in the later half of them."""
+
+        def make() -> dict[str, Any]:
+            records, own = journal.records(arm), journal.own_records[arm]
+            counts = Counter(groups.values())
+            some = {id: g for id, g in groups.items() if g in [name for name, _ in counts.most_common(MOST_GROUPS)]}
+            at = range(len(records) - 1, len(records) - len(own) - 1, -max(1, -(-len(own) // SERVED)))[::-1]
+            lines = {}
+            for when in ("before", "after") if records[-1].rows else ():
+                means = served.over_rounds(records, some, window, when)
+                lines[when] = {one_line(who, 60): short((values[n] for n in at), 4) for who, values in means.items()}
+            whom = served.whom(self._by_client(journal, arm), groups)
+            return {
+                "rounds": [records[n].round for n in at] if lines else [],
+                "lines": lines,
+                "whom": [[one_line(one.who, 60), one.clients, *short(one[2:], 4)] for one in whom],
+            }
+
+        return self._once(("served", arm), len(journal.own_records[arm]), make)
+
     def _arm(self, journal: Journal, id: int, space: Space, found: Mapping[str, Curve]) -> dict[str, Any]:
-        arm, own, gone = journal.arms[id], journal.own_records[id], journal.eliminated.get(id)
+        gone = id in journal.eliminated and not (journal.won and journal.won.arm == id)
+        ended, rounds = journal.ended.get(id, ""), len(journal.own_records[id])
+        made_from = gone, ended, rounds, len(journal.arms)  # a later arm may say what part this one has
+        return self._once(("arm", id), made_from, lambda: self._make_arm(journal, id, space, found, gone))
+
+    def _make_arm(
+        self, journal: Journal, id: int, space: Space, found: Mapping[str, Curve], gone: bool
+    ) -> dict[str, Any]:
+        arm, own = journal.arms[id], journal.own_records[id]
         candidates, last = journal.candidates_at(id, own[-1].round), own[-1]
         thetas = self._thetas.of(journal, id)
-        return strict({  # type: ignore[no-any-return]
+        described = strict({
             "id": id,
             "parent": arm.parent,
             "stage": _stage(journal, id),
             "rounds": last.round,
-            "out": gone is not None and not (journal.won and journal.won.arm == id),
+            "out": gone,
             "ended": journal.ended.get(id, ""),
             "client": _tuned(candidates[min(last.mode, len(candidates) - 1)], space.client),
             "server": _tuned(arm.server, space.server),
@@ -91,9 +179,9 @@ class Views:
             "candidates": [_tuned(c, space.client) for c in candidates] if len(candidates) > 1 else [],
             "theta": columns(thetas, COLUMNS) if thetas else None,
             "drawn": len(candidates) == 1 and candidates != journal.candidates[id],
-            "faults": {name: sum(getattr(r, name) for r in own) for name in ("clients", *_FAULTS)},
-            **_series(found),
+            "faults": {name: sum(getattr(r, name) for r in own) for name in ("clients", "dropped", *_FAULTS)},
         })  # fmt: skip
+        return {**described, **_series(found)}
 
 
 def turned(view: View, metric: Metric) -> View:
@@ -113,6 +201,10 @@ def turned(view: View, metric: Metric) -> View:
         of_error = how.endswith(" error")
         return how, {side: turn([e])[0] if of_error and side in TARGETS else e for side, e in kept.items()}
 
+    def one_served(some: Mapping[str, Any]) -> dict[str, Any]:
+        lines = {when: {who: turn(values) for who, values in of.items()} for when, of in some["lines"].items()}
+        return {**some, "lines": lines, "whom": [[*row[:2], *turn(row[2:])] for row in some["whom"]]}
+
     rows = [{**row, "error": turn([row["error"]])[0]} for row in view["configurations"]["rows"]]
     return {
         **view,
@@ -120,16 +212,20 @@ def turned(view: View, metric: Metric) -> View:
         "untuned": view["untuned"] and both(view["untuned"]),
         "incumbent": {**view["incumbent"], **{name: turn(view["incumbent"][name]) for name in VALUES[:2]}},
         "configurations": {**view["configurations"], "rows": rows},
-        "clients": {arm: [[*row[:4], *turn(row[4:])] for row in some] for arm, some in view["clients"].items()},
+        "clients": {
+            arm: [[*row[:4], *turn(row[4:6]), row[6]] for row in some] for arm, some in view["clients"].items()
+        },
+        "served": {arm: one_served(some) for arm, some in view["served"].items()},
+        "across": {
+            who: {how: {name: turn(pair) for name, pair in some.items()} for how, some in found.items()}
+            for who, found in view["across"].items()
+        },
         "evaluations": {who: dict(map(evaluated, found.items())) for who, found in view["evaluations"].items()},
     }
 
 
-_FAULTS = ("dropped", "broken", "bounded")
-
-
-def _curves(journal: Journal, arm: int, window: int) -> dict[str, Curve]:
-    return curves(journal.records(arm), window, len(journal.own_records[arm]))
+_REPLIES = ("failed", "late", "silent")  # of those that did not report
+_FAULTS = ("broken", "bounded")
 
 
 def _series(found: Mapping[str, Curve]) -> dict[str, Any]:
@@ -246,36 +342,13 @@ def _axis(domain: Domain) -> dict[str, Any]:
     return {"kind": "log" if log else "linear", "low": low, "high": high, "whole": isinstance(domain, Int)}
 
 
-def _clients(journal: Journal, arms: Sequence[int]) -> dict[str, Any]:
-    """Return of each arm its clients' errors before and after local training, over the later half of its rounds.
-
-    The arms with the most rounds come first; where there are many clients, other arms are left out.
-    """
-    made: dict[str, Any] = {}
-    room = MOST_CLIENTS
-    for arm in sorted(arms, key=lambda a: (-journal.round_of(a), a)):
-        records = journal.records(arm)
-        rows = _by_client(records[len(records) // 2 :])
-        if rows and (len(rows) <= room or not made):
-            made[str(arm)] = rows
-            room -= len(rows)
-    return made
-
-
-def _by_client(records: Sequence[Record]) -> list[list[Any]]:
-    """Return for each client its id, |T|, |V|, rounds, mean error before and after; largest |T| first."""
-    found: dict[str, list[float]] = {}
-    for record in records:
-        for row in record.rows:
-            if row.validated and math.isfinite(row.error_before) and math.isfinite(row.error_after):
-                sums = found.setdefault(str(row.client), [0, 0, 0, 0.0, 0.0])
-                sums[0], sums[1] = row.examples, row.validated
-                sums[2], sums[3], sums[4] = sums[2] + 1, sums[3] + row.error_before, sums[4] + row.error_after
-    rows = [
-        [one_line(id, 60), size, held, n, *short([before / n, after / n], 4)]
-        for id, (size, held, n, before, after) in found.items()
-    ]
-    return sorted(rows, key=lambda row: (-row[1], str(row[0])))
+def _across(journal: Journal, untuned: Journal | None) -> dict[str, Any]:
+    """Return the errors of the worst tenth of clients and of groups, where the winner or the default was evaluated."""
+    found = {"tuned": breakdowns(journal), "untuned": {} if untuned is None else breakdowns(untuned)}
+    return {
+        who: {how: {one_line(name, 60): list(pair) for name, pair in some.items()} for how, some in kept.items()}
+        for who, kept in found.items()
+    }
 
 
 def _health(history: History) -> dict[str, Any]:
@@ -284,15 +357,19 @@ def _health(history: History) -> dict[str, Any]:
     records = list(_in_order(history))
     size = -(-len(records) // BINS) or 1
     bins = [records[at : at + size] for at in range(0, len(records), size)]
-    names = ("clients", *_FAULTS)
+    names = ("clients", *_REPLIES, *_FAULTS)
 
     def count(some: Sequence[Record]) -> list[int]:
-        return [sum(getattr(r, name) for r in some) for name in names]
+        replies = zip(*(journal.replies_of(r) if r.dropped else (0, 0, 0) for r in some), strict=True)
+        asked, *faults = (sum(getattr(r, name) for r in some) for name in ("clients", *_FAULTS))
+        return [asked, *(map(sum, replies) if some else (0, 0, 0)), *faults]
 
     ended = {why: sum(1 for w in journal.ended.values() if w == why) for why in ("diverged", "stalled")}
-    unusable = [[one_line(str(id), 60), n] for id, n in list(journal.unusable.items())[:20]]
+    unusable, late = journal.unusable, journal.late_by_client
+    worst = sorted(unusable | late, key=lambda id: (-unusable.get(id, 0) - late.get(id, 0), str(id)))[:20]
+    devices = [[one_line(str(id), 60), unusable.get(id, 0), late.get(id, 0)] for id in worst]
     total = dict(zip(names, count(records), strict=True))
-    return {**total, **ended, "size": size, "bins": [count(some) for some in bins], "unusable": unusable}
+    return {**total, **ended, "size": size, "bins": [count(some) for some in bins], "devices": devices}
 
 
 def _in_order(history: History) -> Iterator[Record]:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from fedtuner.core.metric import Metric
 from fedtuner.core.schedule import outline, unused
-from fedtuner.errors import counted
+from fedtuner.errors import counted, one_line
 from fedtuner.report.console import console
+from fedtuner.report.served import said
 from fedtuner.report.summary import is_fedex
 from fedtuner.run import spec
 from fedtuner.run.auto import differing
@@ -92,7 +93,8 @@ def print_summary(summary: Mapping[str, Any], arms: bool = True) -> None:
         out.print(escape(headline(described)))
         out.print(f"Not finished: {summary['rounds_used']} of {summary['budget']} rounds used.")
         _print_arms(out, summary, metric)
-        _print_unusable(out, summary["unusable"])
+        _print_served(out, summary, metric)
+        _print_devices(out, summary)
         out.print(f"To continue, run the command that made it, with --store {store}")
         return
     if arms:
@@ -136,7 +138,9 @@ def print_summary(summary: Mapping[str, Any], arms: bool = True) -> None:
         out.print()
         _print_evaluations(out, summary, metric)
         _print_verdict(out, summary, metric)
-    _print_unusable(out, summary["unusable"])
+    if arms:
+        _print_served(out, summary, metric)
+    _print_devices(out, summary)
     out.print(f"\nKept in {store}: fedtuner show {store}, fedtuner export {store}")
 
 
@@ -154,11 +158,30 @@ def _print_schedule(out: Console, held: Sequence[Mapping[str, Any]]) -> None:
         out.print(table)
 
 
-def _print_unusable(out: Console, unusable: Mapping[str, int]) -> None:
-    if unusable:
-        shown = ", ".join(f"{n} of {id}" for id, n in list(unusable.items())[:_DEVICES])
-        more = f", and of {len(unusable) - _DEVICES} more devices" if len(unusable) > _DEVICES else ""
-        out.print(f"\nReplies that could not be used: {shown}{more}.", markup=False)
+def _print_devices(out: Console, summary: Mapping[str, Any]) -> None:
+    """Name the devices whose replies could not be used or came too late."""
+    for what, found in (("could not be used", summary["unusable"]), ("came after their round", summary["late"])):
+        if found:
+            shown = ", ".join(f"{n} of {id}" for id, n in list(found.items())[:_DEVICES])
+            more = f", and of {len(found) - _DEVICES} more devices" if len(found) > _DEVICES else ""
+            out.print(f"\nReplies that {what}: {shown}{more}.", markup=False)
+
+
+def _print_served(out: Console, summary: Mapping[str, Any], metric: Metric) -> None:
+    """Print the validation errors of all clients, of the worst tenth and of each group."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    found = summary["served"]
+    if found is None:
+        return
+    about = f"validation {metric.name}, arm {found['arm']}, rounds {found['from']} to {found['until']}"
+    table = Table(about, "clients", "global", "personalized", box=None, pad_edge=False, header_style="dim")
+    for row in found["whom"]:
+        errors = (metric.text(float(row[side])) for side in ("global", "personalized"))
+        table.add_row(escape(one_line(said(row["who"]))), str(row["clients"]), *errors)
+    out.print()
+    out.print(table)
 
 
 def _print_verdict(out: Console, summary: Mapping[str, Any], metric: Metric) -> None:
@@ -174,6 +197,7 @@ def _print_verdict(out: Console, summary: Mapping[str, Any], metric: Metric) -> 
 
 
 def _print_evaluations(out: Console, summary: Mapping[str, Any], metric: Metric) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     evaluations, budget, longest = summary["evaluations"], summary["budget"], summary["spec"]["schedule"]["longest"]
@@ -195,9 +219,10 @@ def _print_evaluations(out: Console, summary: Mapping[str, Any], metric: Metric)
                 how += f" (undefined for {counted(int(value['undefined']), 'client')})" if "undefined" in value else ""
                 spread, sides = summary["spreads"][name][f"{split} {config}"], ("global", "personalized")
                 table.add_row(how, *(metric.text(float(value[side]), float(spread[side])) for side in sides))
-                apart = summary["across"].get("test mode", {}) if (name, key) == ("tuned", "test mode error") else {}
-                for who, errors in apart.items():
-                    table.add_row(f"  {who}", *(metric.text(float(error)) for error in errors))
+                apart = {"tuned": summary["across"], "untuned": summary["untuned_across"]}.get(name, {})
+                for who, errors in apart.get("test mode", {}).items() if key == "test mode error" else ():
+                    text = f"  {escape(one_line(said(who)))}"
+                    table.add_row(text, *(metric.text(float(error)) for error in errors))
     out.print(table)
     for line in without_examples(evaluations):
         out.print(line)

@@ -10,6 +10,7 @@ from typing import Any
 from fedtuner.core.schedule import METRICS
 from fedtuner.core.store import Evaluation
 from fedtuner.core.tally import spread
+from fedtuner.report import served
 from fedtuner.run import journal
 from fedtuner.run.journal import Journal
 from fedtuner.run.result import arm_rows
@@ -30,18 +31,38 @@ def summary(path: Path) -> dict[str, Any]:
         "examples_processed": study.processed,
         "arms": [_arm(study, row) for row in arm_rows(study)],
         "unusable": study.unusable,
+        "late": study.late_by_client,
         "result": None if study.won is None else result(study),
         "evaluations": evaluations(study, default, again),
         "spreads": {
             name: {how: {"global": e.spread_before, "personalized": e.spread_after} for how, e in kept.items()}
             for name, kept in _all_evaluated(study, default, again).items()
         },
-        "across": {
-            f"{split} {config}": dict(found.breakdown)
-            for (key, split, config), found in study.evaluated.items()
-            if study.won is not None and key == (study.won.arm, study.won.round)
-        },
+        "across": breakdowns(study),
+        "untuned_across": {} if default is None else breakdowns(default),
+        "served": _served(study),
     }
+
+
+def breakdowns(study: Journal) -> dict[str, dict[str, tuple[float, float]]]:
+    """Return the winner's errors over the worst tenth of clients and groups, by names such as ``test mode``."""
+    return {how: dict(found.breakdown) for how, found in _evaluated(study).items()}
+
+
+def _served(study: Journal) -> dict[str, Any] | None:
+    """Return the validation errors of all clients, the worst tenth and each group; None where no client is known.
+
+    They are those of the winner, or of the arm with the most rounds, over the later half of these.
+    """
+    arms = [arm for arm, own in study.own_records.items() if own]
+    if not arms:
+        return None
+    arm = min(arms, key=lambda a: (-study.round_of(a), a)) if study.won is None else study.won.arm
+    records = served.later(study.records(arm, None if study.won is None else study.won.round))
+    whom = served.whom(served.by_client(records), study.group_of)
+    if not whom:
+        return None
+    return {"arm": arm, "from": records[0].round, "until": records[-1].round, "whom": served.table(whom)}
 
 
 def evaluations(

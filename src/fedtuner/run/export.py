@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -190,9 +191,12 @@ def _errors(journal: Journal, path: Path | None) -> list[str]:
     if not rows:
         return ['Not evaluated: `study.evaluate("test")` before the export.']
     over = "over all clients' examples" if metric.pooled else "mean over clients, by examples"
+    known = any(math.isfinite(spread) for _, r in rows for _, spread in map(r.found, ("before", "after")))
+    why = f"there is none of {metric.name} over all examples together" if metric.pooled else "the server saw only sums"
+    interval = "In brackets: the interval of 95 % over clients." if known else f"Without intervals over clients: {why}."
     return [
         f"| {metric.name}: {over} | global | personalized |\n| --- | --- | --- |",
         *(f"| {name} | {text(*r.found('before'))} | {text(*r.found('after'))} |" for name, r in rows),
         "",
-        "In brackets: the interval of 95 % over clients. *Personalized*: after each client has fine-tuned the model.",
+        f"{interval} *Personalized*: after each client has fine-tuned the model.",
     ]  # fmt: skip

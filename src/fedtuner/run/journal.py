@@ -20,6 +20,7 @@ from fedtuner.core.store import (
     Event,
     Extended,
     Joined,
+    Late,
     Started,
     Store,
     Won,
@@ -57,6 +58,7 @@ class Journal:
         self.ended: dict[int, str] = {}
         self.eliminated: dict[int, Eliminated] = {}
         self.evaluated: dict[tuple[Key, str, str], Evaluation] = {}  # by key, split and configuration
+        self.late: dict[Key, set[str | int]] = {}  # clients whose replies came after their round
         self.won: Won | None = None
         self.extended: list[Extended] = []
         self._saved_rounds: dict[int, list[int]] = {}  # by arm, in order
@@ -79,6 +81,8 @@ class Journal:
                 self.children.setdefault(arm.parent[0], []).append(arm.id)
                 if event.state:
                     self._save((arm.id, arm.parent[1]), event.state)
+        elif isinstance(event, Late):
+            self.late.setdefault((event.arm, event.round), set()).add(event.client)
         elif isinstance(event, Eliminated):
             self.eliminated[event.arm] = event
         elif isinstance(event, Evaluated):
@@ -124,6 +128,29 @@ class Journal:
         """How many replies of each device could not be used; devices without such replies are left out."""
         counted = Counter(id for record in self.history() for id in record.unusable)
         return dict(sorted(counted.items(), key=lambda item: (-item[1], str(item[0]))))
+
+    def replies_of(self, record: Record) -> tuple[int, int, int]:
+        """Return how many of a round's clients that did not report failed, were late, and were silent.
+
+        Who failed has replied with an error, or with what could not be used or was refused.
+        """
+        reported = {row.client for row in record.rows}
+        failed = min(len(set(record.unusable) - reported), record.dropped)
+        came = self.late.get((record.arm, record.round), set()) - reported - set(record.unusable)
+        late = min(len(came), record.dropped - failed)
+        return failed, late, record.dropped - failed - late
+
+    @property
+    def late_by_client(self) -> dict[str | int, int]:
+        """How many replies of each client came after their round; clients without such replies are left out."""
+        counted = Counter(id for clients in self.late.values() for id in clients)
+        return dict(sorted(counted.items(), key=lambda item: (-item[1], str(item[0]))))
+
+    @property
+    def group_of(self) -> dict[str | int, str]:
+        """The group of each client that is in one."""
+        groups = {} if self.begun is None else self.begun.groups
+        return {id: group for group, ids in groups.items() for id in ids}
 
     @property
     def fine_tuning_pays(self) -> bool:
@@ -291,7 +318,7 @@ def _wrong(event: Event, journal: Journal) -> str:
             return f"round {round} of arm {arm}, which has not started"
         if round != journal.round_of(arm) + 1:
             return f"round {round} of arm {arm} comes after its round {journal.round_of(arm)}"
-    if isinstance(event, (Eliminated, Evaluated, Won)) and event.arm not in journal.arms:
+    if isinstance(event, (Late, Eliminated, Evaluated, Won)) and event.arm not in journal.arms:
         return f"arm {event.arm}, which has not started"
     if isinstance(event, Extended) and (journal.won is None or event.budget <= journal.budget):
         return f"an extension to {event.budget} rounds of a study that has {journal.budget} or no winner"

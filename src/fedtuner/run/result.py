@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from fedtuner.run.store import Folder
 from fedtuner.space import Config
 
 FRAMES = ("rounds", "arms")
+
+
+_NEED_CLIENTS = ("evaluate", "extend", "resume_winner", "retrain")  # what a Study has beside Results
 
 
 @dataclass(frozen=True)
@@ -148,11 +151,22 @@ class Results:
         """
         return write(self, checks.path("folder", folder, "a folder"), force)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            remedy = ""
+            if name in _NEED_CLIENTS:
+                remedy = (
+                    f": {name}() needs the problem's clients. Call ft.tune(problem, ..., store={str(self.path)!r}) as "
+                    "before: a finished study is only read, and what it returns can do this"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{remedy}")
+
     def plot(self, kind: str = "race", arm: int | None = None) -> Any:
         """Return a figure of one view of the study, by matplotlib: those of ``fedtuner plot``.
 
-        race, incumbent, configurations, importance, theta, clients, lineage, health or comparison; ``arm`` is the arm
-        to show, by default the winner. Notebooks show it; ``savefig`` writes it.
+        race, incumbent, configurations, importance, theta, clients, served, lineage, health or comparison; ``arm`` is
+        the arm to show, by default the winner. Notebooks show it; ``savefig`` writes it.
         """
         return import_module("fedtuner.page.plots").of_study(self.store, kind, arm)  # what shows studies is above them
 

@@ -31,6 +31,7 @@ from fedtuner.core.sampler import Past
 from fedtuner.core.schedule import Evidence, Play, Schedule, Score, Scoring, Start, Step, best, outline
 from fedtuner.core.setup import Setup
 from fedtuner.core.store import (
+    LATE,
     Begun,
     Eliminated,
     Evaluated,
@@ -38,6 +39,7 @@ from fedtuner.core.store import (
     Event,
     Extended,
     Joined,
+    Late,
     Note,
     Started,
     Store,
@@ -156,10 +158,11 @@ class Session:
                 _warn(str(self.where.path), begun.versions)
             return self._store.load(START, begun.start)[0].w if begun.start else start
         saved = "" if start is None else self._store.save(START, State(0, start, None), {})
-        stays = self.where.path is not None
-        self._append(
-            [replace(now, versions=versions() if stays else {}, start=saved, command=command() if stays else "")]
-        )
+        stays, groups = self.where.path is not None, dict[str, list[str | int]]()
+        for id, group in self.federation.groups.items():
+            groups.setdefault(group, []).append(id)
+        told = (versions(), command()) if stays else ({}, "")
+        self._append([replace(now, versions=told[0], start=saved, command=told[1], groups=groups)])
         return start
 
     def _extend(self) -> None:
@@ -266,6 +269,7 @@ class Session:
             self._flush(*self._saver.unsaved())
             raise
         self._flush(*self._saver.unsaved())
+        self._note_clients_and_faults()
         if self._stop() and any(not self.work(arm, t).done for arm, t in until.items()):
             kept = f"Everything is kept in {self.where.path}: run the same command again to continue."
             lost = "There is no store, so nothing is kept: give store= to be able to continue."
@@ -318,9 +322,10 @@ class Session:
                 self._flush(arm)
 
     def _note_clients_and_faults(self) -> None:
-        """Write new clients to the journal and faults to the log."""
-        new = self.federation.met()[len(self.journal.clients) :]
-        self._append([Joined(tuple(new))] if new else [], self.federation.notes())
+        """Write new clients and late replies to the journal, and faults to the log."""
+        new, notes = self.federation.met()[len(self.journal.clients) :], self.federation.notes()
+        joined = [Joined(tuple(new))] if new else []
+        self._append([*joined, *(late for note in notes if (late := _late(note)) is not None)], notes)
 
     def evidence(self, until: Mapping[int, int], scoring: Scoring, target: str) -> Evidence:
         """Return arms' scores and records up to a round each, for a schedule of this scoring and target."""
@@ -432,6 +437,13 @@ class Session:
         if self.where.watch is not None:
             for event in events:
                 self.where.watch(event)
+
+
+def _late(note: Note) -> Late | None:
+    """Return the event of a note that a round's reply came late; None for other notes."""
+    if note.kind != LATE or note.arm is None or note.round is None or note.client is None:
+        return None
+    return Late(note.arm, note.round, note.client)
 
 
 def play(schedule: Schedule, session: Session) -> None:

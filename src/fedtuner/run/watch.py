@@ -20,6 +20,7 @@ from fedtuner.errors import Interrupted, SpecError, brief
 from fedtuner.run.session import Session
 from fedtuner.run.words import duration, shown
 
+_NOBODY = (math.inf, -1)  # the score, and whose it is, before there is any
 _MOMENT = 0.05  # seconds between statuses, as computing one reads the scores of all arms
 
 
@@ -31,7 +32,7 @@ class Status:
     planned: int
     alive: int  # arms not yet eliminated, of those that start
     arms: int
-    best: float | None  # the best score so far at which arms were compared
+    best: float | None  # the best score so far: of those at which arms were compared, or that were shown
     left: float | None  # seconds, from the pace so far
     arm: int | None = None  # whose score that is
     metric: str = "error"  # what it is: the study's target and the schedule's metric
@@ -53,6 +54,7 @@ class Meter:
     def __init__(self, session: Session, show: Show) -> None:
         self._session, self._show, self._outline = session, show, outline(session.setup.schedule)
         self._began, self._before = time.monotonic(), session.journal.rounds_used
+        self._best = _NOBODY
         self._shown, self._at = (-1, -1), -math.inf  # rounds used and planned when last shown, and when that was
 
     def tell(self) -> None:
@@ -67,7 +69,8 @@ class Meter:
         used, planned, seconds = journal.rounds_used, self._planned(), time.monotonic() - self._began
         done = used - self._before
         left = seconds / done * (planned - used) if done else None
-        best, arm = session.best() or (None, None)
+        self._best = min(self._best, session.best() or _NOBODY)  # also of an arm that has become worse since
+        best, arm = self._best if self._best is not _NOBODY else (None, None)
         judged = session.federation.model.metric if scoring.metric == "error" else Metric("loss")
         best = None if best is None else judged.turned(best)
         metric = f"{session.setup.target} {judged.name}"

@@ -13,7 +13,20 @@ from pathlib import Path
 import numpy as np
 
 from fedtuner.core.records import Arm, Blob, Memory, Record, Row, State
-from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Evaluation, Event, Joined, Note, Started, Store, Won
+from fedtuner.core.store import (
+    Begun,
+    Done,
+    Eliminated,
+    Evaluated,
+    Evaluation,
+    Event,
+    Joined,
+    Late,
+    Note,
+    Started,
+    Store,
+    Won,
+)
 from fedtuner.errors import StoreError
 from fedtuner.run.store.lines import FORMAT
 from fedtuner.testing.rounds import refused
@@ -177,6 +190,7 @@ def _events() -> list[Event]:
         Started(arm, (arm.client, {**arm.client, "lr": 1e-300})),
         _done(1, ""),
         _done(2, "89abcdef", "diverged"),
+        Late(1, 2, "phone"),
         Started(child, (arm.client,), "01234567"),
         Eliminated(1, 2, (INF, NAN)),
         Evaluated(2, 4, "test", "mode", odd),

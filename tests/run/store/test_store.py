@@ -22,7 +22,7 @@ import fedtuner as ft
 import toys
 from crashes import assert_same
 from fedtuner.core.records import Arm, Blob, Record, Row, State
-from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Evaluation, Joined, Note, Started, Won
+from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Evaluation, Joined, Late, Note, Started, Won
 from fedtuner.errors import StoreError
 from fedtuner.run.journal import read
 from fedtuner.run.store import Folder, InMemory
@@ -229,6 +229,7 @@ EVENTS = [
     Started(ARM, (ARM.client, {"lr": 0.2}), "00c0ffee"),
     Done(RECORD),
     Done(replace(RECORD, round=2), (0.25, 0.75), "01234567", "diverged", ({"lr": 0.5},)),
+    Late(3, 1, "phone1"),
     Eliminated(3, 2, (math.inf, math.nan)),
     Evaluated(3, 2, "test", "mode", Evaluation(0.1, math.nan, 0.2, math.inf, 30, 4, 2)),
     Won(3, 2, (0.5, -0.0)),

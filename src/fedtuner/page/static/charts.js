@@ -117,7 +117,7 @@ function race(study, show, chosen, pointer) {
   for (const arm of study.arms) {
     const r = role(arm), start = first(arm), data = arm[key][kind].map((v, n) => [start + n, v]);
     const last = data.findLast((point) => point[1] !== null);
-    const bright = r in named, text = !bright ? "" : `arm ${arm.id}${narrow() && r === "winner" ? "" : `, ${named[r]}`}`;
+    const bright = r in named, text = !bright ? "" : `arm ${arm.id}${narrow() ? "" : `, ${named[r]}`}`;
     if (bright) band(arm.id, arm[key], start, colour[r]);
     series.push({
       id: `arm-${arm.id}`, name: `arm ${arm.id}`, type: "line", data, symbol: "none", z: order[r], sampling: "lttb",
@@ -141,7 +141,7 @@ function race(study, show, chosen, pointer) {
   }
   return {
     ...b, series, grid: { ...b.grid, right: narrow() ? 70 : 120 },
-    xAxis: b.axis("round of the arm", { type: "value", min: 0, max: longest, ...below() }),
+    xAxis: b.axis("round of the arm", { type: "value", min: 0, max: longest, minInterval: 1, ...below() }),
     yAxis: b.axis(label(study, show), {
       type: "value", min: low, max: high, ...above, ...lines(), axisLabel: ticks(tickOf(study, show.metric)),
     }),
@@ -176,7 +176,7 @@ function incumbent(study, show) {
   const [low, high] = range(study, key, "mean"), own = study.untuned ? study.untuned[key].mean : [];
   const moved = apart([["tuned", study.used, found[key].at(-1)], ["untuned", own.length, own.at(-1)]], low, high, 0.1 * study.used, 220);
   const series = [{
-    id: "incumbent", type: "line", step: "end", symbol: "none", z: 3, lineStyle: { color: css("winner"), width: 2.4 }, color: css("winner"),
+    id: "incumbent", type: "line", step: "end", symbol: found.used.length > 1 ? "none" : "circle", symbolSize: 8, z: 3, lineStyle: { color: css("winner"), width: 2.4 }, color: css("winner"),
     data: found.used.map((used, n) => [used, found[key][n], found.arm[n]]),
     endLabel: { show: true, formatter: () => "tuned", color: css("winner"), fontSize: 13, fontWeight: 600, distance: 8, offset: [0, moved.tuned] }, emphasis: { disabled: true },
   }];
@@ -187,7 +187,7 @@ function incumbent(study, show) {
   });
   return {
     ...b, series, grid: { ...b.grid, right: narrow() ? 62 : 80 },
-    xAxis: b.axis("communication rounds used, over all arms", { type: "value", min: 0, max: Math.max(study.used, study.untuned ? study.untuned[key].raw.length : 1), ...below() }),
+    xAxis: b.axis("communication rounds used, over all arms", { type: "value", min: 0, max: Math.max(study.used, study.untuned ? study.untuned[key].raw.length : 1), minInterval: 1, ...below() }),
     yAxis: b.axis(label(study, show), { type: "value", min: low, max: high, ...above, ...lines(), axisLabel: ticks(tickOf(study, show.metric)) }),
     tooltip: {
       ...b.tooltip, trigger: "axis", axisPointer: { type: "line", lineStyle: { color: css("faint") } },
@@ -305,6 +305,34 @@ function clients(study, rows) {
   };
 }
 
+// All clients, the worst tenth of them, and groups: the same name has the same colour and dashes in the keys.
+const GROUPS = () => (dark() ? ["#9ab6ff", "#e0c15a", "#d79ad0", "#8fd18a", "#c9a58c", "#7fc9e0"] : ["#3557b0", "#8a6d00", "#8e3f86", "#3a7a35", "#80533a", "#1f6f88"]);
+function served(names) {
+  const colours = GROUPS(), groups = names.filter((name) => name.startsWith("group "));
+  return new Map(names.map((name) => {
+    const n = groups.indexOf(name);
+    return [name, n >= 0 ? { color: colours[n % colours.length], width: 1.6, type: n < colours.length ? "solid" : [2, 3] }
+      : name === "clients" ? { color: css("winner"), width: 2.4, type: "solid" } : { color: css("untuned"), width: 2.2, type: [6, 4] }];
+  }));
+}
+const whom = (name) => ({ clients: "all clients", "worst tenth": "worst tenth of clients", "mean of clients": "mean over clients" }[name] || name);
+
+function servedOver(study, found, side) {
+  const b = base(), say = valueOf(study, "error"), lines_ = found.lines[side], names = Object.keys(lines_), styles = served(names);
+  const values = names.flatMap((name) => lines_[name]).filter((v) => v !== null);
+  return {
+    ...b, grid: { ...b.grid, right: 24 },
+    xAxis: b.axis("round of the arm", { type: "value", min: Math.min(...found.rounds) > 1 ? Math.min(...found.rounds) : 0, max: Math.max(...found.rounds), minInterval: 1, ...below() }),
+    yAxis: b.axis(`${nameOf(study)} ${side} local training`, { type: "value", min: -rounded(-Math.min(0, ...values)) || 0, max: rounded(Math.max(...values, 1e-9)), ...above, ...lines(), axisLabel: ticks(tickOf(study, "error")) }),
+    series: names.map((name) => ({ id: `served-${name}`, name, type: "line", symbol: found.rounds.length > 1 ? "none" : "circle", symbolSize: 8, lineStyle: styles.get(name), color: styles.get(name).color,
+      connectNulls: true, emphasis: { disabled: true }, data: found.rounds.map((t, n) => [t, lines_[name][n]]) })),
+    tooltip: { ...b.tooltip, trigger: "axis", axisPointer: { type: "line", lineStyle: { color: css("faint") } }, formatter: (params) => {
+      const n = params[0].dataIndex;
+      return tip(`Round ${found.rounds[n]}`, ...names.map((name) => `${whom(name)}: ${say(lines_[name][n])}`));
+    } },
+  };
+}
+
 function family(study) {
   const parents = new Set(study.arms.filter((a) => a.parent).flatMap((a) => [a.id, a.parent[0]]));
   return study.arms.length <= 30 ? study.arms : study.arms.filter((a) => parents.has(a.id));
@@ -327,7 +355,7 @@ function lineage(study, chosen) {
   }
   return {
     ...b, series, grid: { left: narrow() ? 16 : 24, right: narrow() ? 92 : 110, top: 8, bottom: 40 },
-    xAxis: b.axis("round of the arm", { type: "value", axisLine: { show: false }, min: 0, max: Math.max(...shown.map((a) => a.rounds), 1), ...below() }),
+    xAxis: b.axis("round of the arm", { type: "value", axisLine: { show: false }, min: 0, max: Math.max(...shown.map((a) => a.rounds), 1), minInterval: 1, ...below() }),
     yAxis: { type: "value", min: -0.6, max: shown.length - 0.4, inverse: true, show: false },
     tooltip: { ...b.tooltip, trigger: "item", formatter: (p) => {
       const arm = study.arms.find((one) => String(one.id) === p.seriesName);
@@ -337,11 +365,11 @@ function lineage(study, chosen) {
 }
 
 function health(study) {
-  const b = base(), { bins, size } = study.health, colours = [css("soft"), css("untuned"), css("chosen")];
-  const names = ["did not report", "broken", "bounded"];
+  const b = base(), { bins, size } = study.health, colours = [css("link"), css("winner"), css("soft"), css("untuned"), css("chosen")];
+  const names = ["failed", "late", "silent", "broken", "bounded"];
   return {
-    ...b, legend: { top: 0, right: 0, textStyle: { color: css("ink") }, itemWidth: 12, itemHeight: 12, data: names },
-    grid: { ...b.grid, top: 40 },
+    ...b, legend: { top: 0, left: 0, textStyle: { color: css("ink") }, itemWidth: 12, itemHeight: 12, data: names },
+    grid: { ...b.grid, top: narrow() ? 76 : 56 },
     xAxis: b.axis("rounds used", { type: "category", data: bins.map((_, n) => String(n * size + 1)), ...below() }),
     yAxis: b.axis("of the clients asked", { type: "value", min: 0, ...above, ...lines(), axisLabel: ticks(tick) }),
     series: names.map((name, n) => ({ name, id: name, type: "bar", stack: "all", data: bins.map((bin) => bin[n + 1] / Math.max(1, bin[0])), itemStyle: { color: colours[n] }, barMaxWidth: 24 })),
@@ -358,7 +386,7 @@ function comparison(found) {
   const color = (row) => css(row.untuned ? "untuned" : "winner");
   return {
     ...b, grid: { ...b.grid, top: 8, right: 28, left: 8 },
-    xAxis: b.axis("test error: mean over seeds, its 90 % interval, and each seed", { type: "value", min: 0, max: rounded(most), ...below(), ...lines(), axisLabel: ticks(found.rates ? tick : number) }),
+    xAxis: b.axis(`test ${found.measure}`, { type: "value", min: 0, max: rounded(most), ...below(), ...lines(), axisLabel: ticks(found.rates ? tick : number) }),
     yAxis: b.axis("", { type: "category", data: rows.map((r) => r.name), axisLabel: { color: css("ink"), fontSize: 13, width: narrow() ? 110 : 260, overflow: "break" } }),
     series: [
       ...rows.map((row, n) => ({ id: `interval-${n}`, type: "line", symbol: "none", silent: true, lineStyle: { color: color(row), width: 3 }, data: row.half === null ? [] : [[Math.max(0, row.mean - row.half), n], [row.mean + row.half, n]] })),

@@ -7,7 +7,7 @@
   const charts = new Map();
   const show = { metric: "error", when: "after", raw: false };
   let aimed = 0; // where the pointer is in its chart, from the top
-  let studies = given.studies, comparing = given.comparison, at = 0, chosen = null, asked = null;
+  let studies = given.studies, comparing = given.comparison, at = 0, chosen = null, asked = null, group = "";
   const study = () => studies[at];
   const armOf = (id) => study().arms.find((arm) => arm.id === id);
   const plural = (n, one, many) => `${number(n)} ${n === 1 ? one : many || `${one}s`}`;
@@ -35,9 +35,11 @@
   }
 
   function table(id, caption, heads, rows) {
+    const fold = $(id).parentElement;
+    if (fold.tagName === "DETAILS") fold.hidden = !rows.length;
     if (!rows.length) return put(id);
     const head = element("tr", {}, ...heads.map((text) => element("th", { scope: "col" }, text)));
-    const body = rows.map((cells) => element("tr", {}, ...cells.map((cell, n) => element(n ? "td" : "th", n ? {} : { scope: "row" }, cell))));
+    const body = rows.map((cells) => element("tr", {}, ...cells.map((cell, n) => element(n ? "td" : "th", { ...(n ? {} : { scope: "row" }), ...(String(cell).length < 16 ? { class: "short" } : {}) }, cell))));
     put(id, element("table", {}, element("caption", {}, caption), element("thead", {}, head), element("tbody", {}, ...body)));
     const box = $(id);
     box.setAttribute("role", "region");
@@ -149,24 +151,54 @@
     draw("theta-chart", known ? theta(s, arm) : null, known ? `Theta over ${plural(arm.theta.rounds.length, "round")}; its entropy falls from ${number(arm.entropy[0])} to ${number(arm.entropy.at(-1))} nats.` : "");
     $("theta-numbers").hidden = !known;
     table("theta-table", "Candidates after the last round", ["candidate", "probability", "configuration"], known ? top.map((p, n) => [p, n]).sort((a, b) => b[0] - a[0]).map(([p, n]) => [`c${n + 1}`, number(p), words(arm.candidates[n] || {})]) : []);
-    drawClients(arm);
+    drawServed();
+    drawClients();
   }
 
-  function drawClients(arm) {
-    const s = study(), rows = s.clients[arm.id], say = valueOf(s, "error");
+  function drawServed() {
+    const s = study(), arm = armOf(chosen), found = arm && s.served[arm.id], say = valueOf(s, "error"), side = show.when;
+    if (!found) return;
+    const names = Object.keys((found.lines[side] || {})), known = names.length > 0;
+    const ends = names.map((name) => `${whom(name)} ${say(last(found.lines[side][name]))}`).join(", ");
+    const pooled = s.measure.pooled ? ` They are means of clients' values: the ${nameOf(s)} of all examples together is in the race.` : "";
+    put("served-text", known ? `Of each round's clients the tenth with the worst ${nameOf(s)}, at least one${names.length > 2 ? ", and each group" : ""}, beside all of them.${s.window > 1 ? ` Lines are means of the last ${s.window} rounds.` : ""}${pooled}` : "The journal has no single clients: the server sees only sums.");
+    draw("served-chart", known ? servedOver(s, found, side) : null, known ? `${nameOf(s)} ${side} local training over ${plural(arm.rounds, "round")}; at the end: ${ends}.` : "");
+    const styles = served(names);
+    put("served-keys", ...names.map((name) => key(styles.get(name).color, whom(name), styles.get(name).type === "solid" ? "" : "dashed")));
+    table("served-table", "Validation, the later half of its rounds", ["whom", "clients", "before", "after"], found.whom.map(([name, n, before, after]) => [whom(name), number(n), say(before), say(after)]));
+    const won = s.winner && s.winner.arm === arm.id, test = (who) => (s.across[who] || {})["test mode"] || {};
+    const whole = (who) => ((s.evaluations[who] || {})["test mode error"] || {});
+    const pair = (who, name) => (name === "clients" ? [whole(who).global ?? null, whole(who).personalized ?? null] : test(who)[name] || [null, null]);
+    const rows = won && Object.keys(test("tuned")).length ? ["clients", ...Object.keys(test("tuned"))] : [];
+    const plain = Object.keys(test("untuned")).length > 0;
+    table("served-test", "Test data, all clients", ["whom", "before", "after", ...(plain ? ["untuned before", "untuned after"] : [])], rows.map((name) => [whom(name), ...pair("tuned", name).map(say), ...(plain ? pair("untuned", name).map(say) : [])]));
+  }
+
+  function drawClients() {
+    const s = study(), arm = armOf(chosen), whole = s.clients[arm.id], say = valueOf(s, "error");
+    const known = [...new Set((whole || []).map((row) => row[6]))].filter(Boolean).sort();
+    if (!known.includes(group)) group = "";
+    $("of-group").hidden = !known.length;
+    $("group").replaceChildren(...["", ...known].map((name) => {
+      const option = element("option", { value: name }, name || "all");
+      option.selected = name === group;
+      return option;
+    }));
+    const rows = whole && whole.filter((row) => !group || row[6] === group);
     const count = { helped: 0, harmed: 0, same: 0 };
     (rows || []).forEach((row) => { count[fate(s, row)] += 1; });
-    put("clients-text", rows ? `Of ${plural(rows.length, "client")} in the later half of its rounds local training helped ${count.helped}, harmed ${count.harmed} and left ${count.same} as they were. Larger dots have more training examples; ${s.measure.maximise ? "above" : "below"} the diagonal a client was helped.`
+    put("clients-text", rows ? `Of ${plural(rows.length, "client")}${group && ` of the group ${group}`} in the later half of its rounds local training helped ${count.helped}, harmed ${count.harmed} and left ${count.same} as they were. Larger dots have more training examples; ${s.measure.maximise ? "above" : "below"} the diagonal a client was helped.`
       : Object.keys(s.clients).length ? "The clients of this arm are not in this page; those of arms with more rounds are." : "The journal has no single clients: the server sees only sums.");
     const colours = HELPED();
     put("clients-keys", ...(rows ? [key(colours.helped, "helped", "dot"), key(colours.harmed, "harmed", "dot"), key(colours.same, "as before", "dot")] : []));
     draw("clients-chart", rows ? clients(s, rows) : null, rows ? `${nameOf(s)} of ${plural(rows.length, "client")} before and after local training: ${count.helped} helped, ${count.harmed} harmed.` : "");
     const mean = (some, n) => some.reduce((sum, row) => sum + row[n], 0) / some.length;
     const cut = rows ? Math.ceil(rows.length / 3) : 0;
-    const groups = rows ? [["largest", rows.slice(0, cut)], ["middle", rows.slice(cut, 2 * cut)], ["smallest", rows.slice(2 * cut)]].filter(([, some]) => some.length) : [];
-    table("clients-sizes", "By training examples", ["clients", "examples", "before", "after", "helped", "harmed"], groups.map(([name, some]) =>
+    const sizes = rows ? [["largest", rows.slice(0, cut)], ["middle", rows.slice(cut, 2 * cut)], ["smallest", rows.slice(2 * cut)]].filter(([, some]) => some.length) : [];
+    table("clients-sizes", "By training examples", ["clients", "examples", "before", "after", "helped", "harmed"], sizes.map(([name, some]) =>
       [name, `${number(some.at(-1)[1])} to ${number(some[0][1])}`, say(mean(some, 4)), say(mean(some, 5)), number(some.filter((r) => fate(s, r) === "helped").length), number(some.filter((r) => fate(s, r) === "harmed").length)]));
-    table("clients-worst", `Worst ${nameOf(s)} after local training`, ["client", "examples", "before", "after"], rows ? [...rows].sort((a, b) => better(s)(b[5], a[5])).slice(0, 8).map((r) => [r[0], number(r[1]), say(r[4]), say(r[5])]) : []);
+    table("clients-worst", `Worst ${nameOf(s)} after local training`, ["client", ...(known.length ? ["group"] : []), "examples", "before", "after"],
+      rows ? [...rows].sort((a, b) => better(s)(b[5], a[5])).slice(0, Math.max(8, Math.min(40, Math.ceil(rows.length / 10)))).map((r) => [r[0], ...(known.length ? [r[6]] : []), number(r[1]), say(r[4]), say(r[5])]) : []);
   }
 
   function drawLineage() {
@@ -183,15 +215,16 @@
   }
 
   function drawHealth() {
-    const s = study(), h = s.health, faults = h.dropped + h.broken + h.bounded;
+    const s = study(), h = s.health, absent = h.failed + h.late + h.silent, faults = absent + h.broken + h.bounded;
     const said = [`${plural(h.clients, "client")} asked over ${plural(s.used, "round")}`];
-    said.push(h.dropped ? `${number(h.dropped)} did not report (absent, late or refused)` : "all reported");
+    const ways = [h.failed && `${number(h.failed)} failed (an error, or a reply that could not be used)`, h.late && `${number(h.late)} came late`, h.silent && `${number(h.silent)} gave no reply`];
+    said.push(absent ? `${number(absent)} did not report: ${ways.filter(Boolean).join(", ")}` : "all reported");
     said.push(h.broken ? `${plural(h.broken, "update")} broken (not finite)` : "no update was broken");
     said.push(h.bounded ? `${plural(h.bounded, "report")} bounded or dropped by a screen` : "none was bounded");
     said.push(h.diverged + h.stalled ? [h.diverged && `${plural(h.diverged, "arm")} diverged`, h.stalled && `${plural(h.stalled, "arm")} stalled`].filter(Boolean).join(", ") : "no arm diverged");
     put("health-text", `${said.join("; ")}.`);
     draw("health-chart", faults ? health(s) : null, `Faults by round: ${said.join("; ")}.`);
-    table("health-table", "Devices whose replies could not be used", ["device", "replies"], h.unusable.map(([id, n]) => [id, number(n)]));
+    table("health-table", "Devices whose replies were not used", ["device", "could not be used", "late"], h.devices.map(([id, bad, late]) => [id, number(bad), number(late)]));
   }
 
   function flat(value, name = "") {
@@ -210,10 +243,10 @@
   function drawComparison() {
     if (!comparing) return;
     const say = (x) => (x === null ? "none" : comparing.rates ? percent(x) : number(x));
-    put("comparison-text", comparing.notes.join(" "));
+    put("comparison-text", ["Large dots are means over seeds, small ones single seeds, bars 90 % intervals of the means.", ...comparing.notes].join(" "));
     $("comparison-chart").style.height = `${80 + 44 * comparing.rows.length}px`;
-    draw("comparison-chart", comparing.rows.length ? comparison(comparing) : null, `Test errors: ${comparing.rows.map((r) => `${r.name} ${say(r.mean)}${r.half === null ? "" : ` plus or minus ${say(r.half)}`}`).join("; ")}.`);
-    table("comparison-table", "Studies", ["study", "seeds", "mean test error", "90 % interval", "difference to the first"], comparing.rows.map((r) => [r.name, number(r.n), say(r.mean), r.half === null ? "none: one seed" : `± ${say(r.half)}`, r.difference || ""]));
+    draw("comparison-chart", comparing.rows.length ? comparison(comparing) : null, `Test ${comparing.measure}: ${comparing.rows.map((r) => `${r.name} ${say(r.mean)}${r.half === null ? "" : ` plus or minus ${say(r.half)}`}`).join("; ")}.`);
+    table("comparison-table", "Studies", ["study", "seeds", `mean test ${comparing.measure}`, "90 % interval", "difference to the first"], comparing.rows.map((r) => [r.name, number(r.n), say(r.mean), r.half === null ? "none: one seed" : `± ${say(r.half)}`, r.difference || ""]));
   }
 
   function all() {
@@ -222,6 +255,8 @@
     $("comparison").hidden = !comparing;
     $("lineage").hidden = !study().arms.some((a) => a.parent);
     $("arm").hidden = !armOf(chosen);
+    ["incumbent", "configurations", "health"].forEach((id) => { $(id).hidden = !study().used; });
+    document.querySelector(".controls").hidden = !study().used;
     document.body.removeAttribute("data-drawn");
     head();
     soon([drawComparison, drawRace, drawIncumbent, drawConfigurations, drawArm, drawLineage, drawHealth, drawSetup]);
@@ -258,8 +293,9 @@
     document.querySelector(".controls").addEventListener("change", (event) => {
       const { name, value, checked, type } = event.target;
       show[name] = type === "checkbox" ? checked : value;
-      drawRace(); drawIncumbent();
+      drawRace(); drawIncumbent(); drawServed();
     });
+    $("group").addEventListener("change", (event) => { group = event.target.value; drawClients(); });
     $("chosen").addEventListener("change", (event) => choose(+event.target.value));
     if (studies.length > 1) {
       $("which").hidden = false;
@@ -288,7 +324,7 @@
           all();
         }
       }
-      setTimeout(update, 2000);
+      setTimeout(update, 3000);
     } catch {
       put("state", `${$("state").textContent} 'fedtuner watch' has ended: this is what it saw last.`);
     }

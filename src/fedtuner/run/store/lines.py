@@ -10,7 +10,19 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from fedtuner.core.records import Arm, Record, Row
-from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Evaluation, Event, Extended, Joined, Started, Won
+from fedtuner.core.store import (
+    Begun,
+    Done,
+    Eliminated,
+    Evaluated,
+    Evaluation,
+    Event,
+    Extended,
+    Joined,
+    Late,
+    Started,
+    Won,
+)
 from fedtuner.errors import StoreError, brief, one_line
 from fedtuner.run.store.shapes import SHAPES, is_count
 from fedtuner.tables import misfit, plain
@@ -40,7 +52,7 @@ def encode(events: Iterable[Event]) -> bytes:
 
 def _fields(event: Event) -> dict[str, Any]:
     if not isinstance(event, Done):
-        return asdict(event)
+        return {name: value for name, value in asdict(event).items() if name != "groups" or value}
     record = {name: value for name, value in vars(event.record).items() if name != "unusable" or value}
     fields = {"record": record, "belief": event.belief, "state": event.state, "ended": event.ended}
     return {**fields, "candidates": event.candidates} if event.candidates else fields
@@ -153,6 +165,7 @@ _READERS: Mapping[str, Any] = {
     Joined.event: lambda e: Joined(tuple(e["ids"])),
     Started.event: lambda e: Started(_arm(e["arm"]), tuple(e["candidates"]), e["state"]),
     Done.event: _done,
+    Late.event: lambda e: Late(**e),
     Eliminated.event: lambda e: Eliminated(**_score(e)),
     Evaluated.event: _evaluated,
     Won.event: lambda e: Won(**_score(e)),
