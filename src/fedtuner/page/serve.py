@@ -13,10 +13,10 @@ import os
 import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from fedtuner.core.place import Place
 from fedtuner.errors import FedtunerError, SpecError
 from fedtuner.page.history import Study
 from fedtuner.page.html import embedded, page, policy
@@ -29,7 +29,7 @@ SHARE = 20
 class Live:
     """A study's view as JSON, made again when its journal has grown."""
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, path: Place, clock: Callable[[], float] = time.monotonic) -> None:
         self._study, self._views, self._clock, self._lock = Study(path), Views(), clock, Lock()
         self._next = 0.0
         self._grown = True
@@ -96,7 +96,7 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, path: Path, port: int = 0) -> None:
+    def __init__(self, path: Place, port: int = 0) -> None:
         self.live = Live(path)
         self.live.refresh()
         try:
@@ -114,7 +114,7 @@ class Server(ThreadingHTTPServer):
         """Say nothing: a browser that was closed breaks its connection."""
 
 
-def watch(path: Path, port: int, tell: Callable[[str], None]) -> None:
+def watch(path: Place, port: int, tell: Callable[[str], None]) -> None:
     """Serve a study's live page until Ctrl-C."""
     with Server(path, port) as server:
         if hasattr(os, "nice"):

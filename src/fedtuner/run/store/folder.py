@@ -31,6 +31,7 @@ from fedtuner.run.store.files import Files, check_room, disk_errors, exists
 from fedtuner.run.store.lines import decode, encode
 from fedtuner.run.store.lock import Lock
 from fedtuner.run.store.states import FileBlobs, checksum, pack, unpack
+from fedtuner.run.store.tails import FileTail, Tail
 
 START: Key = (-1, 0)  # the weights that all arms begin from, where they do not come from the seed
 _STATE = re.compile(r"-?\d+-\d+\.safetensors(\.\d+\.part)?")  # names of states, and of states half written
@@ -58,6 +59,14 @@ class Folder:
 
     def exists(self) -> bool:
         return exists(self.journal)
+
+    def tail(self) -> Tail:
+        """Return the journal, to be followed."""
+        return FileTail(self.journal)
+
+    def beside(self, pattern: str) -> list[Path]:
+        """Return the places inside this one whose names match a pattern."""
+        return sorted(folder for folder in self.path.glob("*") if re.fullmatch(pattern, folder.name))
 
     def events(self) -> Iterator[Event]:
         known, self._read = self._read, None
@@ -129,7 +138,7 @@ class Folder:
         if unfinished:
             self.append((), [Note("cut", f"an unfinished flush of {unfinished} bytes was cut off the journal's end")])
             self.files.cut(self.journal, self._size)
-        named = set(_named(self._read))
+        named = set(named_states(self._read))
         for file in sorted((self.path / "states").iterdir()):
             if _STATE.fullmatch(file.name) and file.name not in named:
                 self.files.remove(file)
@@ -138,7 +147,7 @@ class Folder:
         """Return whether there is what a study writes after its journal's first line."""
         states = (file.name for file in (self.path / "states").iterdir() if _STATE.fullmatch(file.name))
         return any((self.path / "memory").glob("*/*.safetensors")) or any(
-            not name.startswith(_name(START)) for name in states
+            not name.startswith(state_name(START)) for name in states
         )
 
     def close(self) -> None:
@@ -167,19 +176,20 @@ class Folder:
         return events, size, len(data) - size
 
     def _file(self, key: Key) -> Path:
-        return self.path / "states" / _name(key)
+        return self.path / "states" / state_name(key)
 
 
-def _name(key: Key) -> str:
+def state_name(key: Key) -> str:
+    """Return what the file of a state is called."""
     return f"{key[0]}-{key[1]}.safetensors"
 
 
-def _named(events: Iterable[Event]) -> Iterator[str]:
+def named_states(events: Iterable[Event]) -> Iterator[str]:
     """Yield the names of the states that a journal names."""
     for event in events:
         if isinstance(event, Done) and event.state:
-            yield _name((event.record.arm, event.record.round))
+            yield state_name((event.record.arm, event.record.round))
         if isinstance(event, Started) and event.state and event.arm.parent:
-            yield _name((event.arm.id, event.arm.parent[1]))
+            yield state_name((event.arm.id, event.arm.parent[1]))
         if isinstance(event, Begun) and event.start:
-            yield _name(START)
+            yield state_name(START)
