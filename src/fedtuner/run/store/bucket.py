@@ -6,6 +6,7 @@ Tests put another ``Bucket`` in its place, to stop a study before each change.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +22,8 @@ T = TypeVar("T")
 Version = Mapping[str, str]  # what an object's content is known by, to the store
 
 _AT_ONCE = 16  # requests, where there are many
-_FIRST_TRIES = 3  # of the first request, within a second or two: a wrong address is said soon
+_FIRST_TRIES = 3  # again, of the first request, within a second or two: a wrong address is said soon
+_TRIES = 10  # of later ones: obstore's own number, within three minutes
 _CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_REGION",
     "gs": "GOOGLE_SERVICE_ACCOUNT, the name of a key's file",
@@ -29,7 +31,7 @@ _CREDENTIALS = {
 }
 _NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|specified bucket does not exist")
 _REFUSED = re.compile(
-    "169\\.254\\.169\\.254|metadata\\.google|token request|InvalidAccessKeyId|SignatureDoesNotMatch|AccessDenied|"
+    "169\\.254\\.169\\.254|latest/api/token|metadata\\.google|token request|InvalidAccessKeyId|SignatureDoesNotMatch|AccessDenied|"
     "AuthenticationFailed|Account must be specified|status code: 40[13]"
 )
 _memories: dict[str, Any] = {}  # what memory:// URLs name, in this process
@@ -81,6 +83,12 @@ class Bucket:
         named = [Found(one["path"].rpartition("/")[2], one["size"], _version(one)) for one in found]
         return sorted(named, key=lambda one: one.name)
 
+    def below(self, folder: str) -> Sequence[str]:
+        """Return the names of all objects in a folder and its folders, from the bucket's own on."""
+        with self._request("list", folder) as store:
+            found = [one["path"] for some in _obstore().list(store, self._path(folder)) for one in some]
+        return sorted(path.removeprefix(self._path("")).lstrip("/") for path in found)
+
     def folders(self) -> Sequence[str]:
         """Return the names of the folders in this one."""
         with self._request("list") as store:
@@ -91,13 +99,16 @@ class Bucket:
         """Return the seconds since an object was written, by the store's own clock; infinite if there is none."""
         probe = f"{name}.clock-{os.getpid()}"
         self.put(probe, b"")
+        now, then = self._written(probe), self._written(name)
+        self.delete([probe])
+        return math.inf if now is None or then is None else float((now - then).total_seconds())
+
+    def _written(self, name: str) -> Any:
         with self._request("read", name) as store:
             try:
-                ages = [_obstore().head(store, self._path(one))["last_modified"] for one in (probe, name)]
+                return _obstore().head(store, self._path(name))["last_modified"]
             except FileNotFoundError:
-                return float("inf")
-        self.delete([probe])
-        return float((ages[0] - ages[1]).total_seconds())
+                return None
 
     # Change
 
@@ -161,10 +172,10 @@ class Bucket:
             raise StoreError(f"{self.url} is read and written by the process that opened it, and not by its forks")
         try:
             if self._store is None:
-                self._store = self._connect(None if self._reached else _FIRST_TRIES)
+                self._store = self._connect(_FIRST_TRIES)
             yield self._store
             if not self._reached:  # from now on a failure is worth more patience
-                self._reached, self._store = True, self._connect(None)
+                self._reached, self._store = True, self._connect(_TRIES)
         except StoreError:
             raise
         except FileNotFoundError as error:
@@ -174,11 +185,11 @@ class Bucket:
         except Exception as error:
             raise self._wrong(error, doing, name) from None  # its text may hold a signed address
 
-    def _connect(self, tries: int | None) -> Any:
+    def _connect(self, tries: int) -> Any:
         if self.url.scheme == "memory":
             return _memories.setdefault(self.url.bucket, _obstore().store.MemoryStore())
-        retries: dict[str, Any] = {} if tries is None else {"retry_config": {"max_retries": tries}}
-        return _obstore().store.from_url(f"{self.url.scheme}://{self.url.bucket}", **retries)
+        address = f"{self.url.scheme}://{self.url.bucket}"
+        return _obstore().store.from_url(address, retry_config={"max_retries": tries})
 
     def _wrong(self, error: Exception, doing: str, name: str) -> StoreError:
         text, url = str(error), self.url

@@ -24,7 +24,7 @@ from fedtuner.run.store.bucket import Bucket
 from fedtuner.run.store.states import FileBlobs, pack_vectors, unpack_vectors
 
 _NAMED = 20  # objects that an error names
-_NAME = re.compile(r"(-?\d+)-(\d+)\.safetensors")
+_NAME = re.compile(r"memory/(\d+)/(-?\d+)-(\d+)\.safetensors")
 
 
 class ObjectBlobs:
@@ -71,6 +71,10 @@ class ObjectBlobs:
         self._bucket.delete(sorted(map(_name, old)))
         self._sent -= old
 
+    def open(self) -> None:
+        """Learn what is in the bucket: a driver that was killed may have left blobs that no state refers to."""
+        self._sent = {blob for name in self._bucket.below("memory") if (blob := _blob(name))}
+
     def send(self, blobs: Iterable[Blob]) -> None:
         """See that blobs are in the bucket: those that are not are sent."""
         new = sorted(set(blobs) - self._sent, key=_name)
@@ -96,8 +100,7 @@ class ObjectBlobs:
             raise self._missing(missing)
 
     def _listed(self, arm: int) -> set[Blob]:
-        names = (_NAME.fullmatch(one.name) for one in self._bucket.find(f"memory/{arm}"))
-        return {Blob(arm, int(found[1]), int(found[2])) for found in names if found}
+        return {blob for name in self._bucket.below(f"memory/{arm}") if (blob := _blob(name))}
 
     def _missing(self, blobs: list[Blob]) -> StoreError:
         names = ", ".join(map(_name, blobs[:_NAMED]))
@@ -112,3 +115,8 @@ def _elsewhere(url: Url) -> ObjectBlobs:
 
 def _name(blob: Blob) -> str:
     return f"memory/{blob.arm}/{blob.client}-{blob.round}.safetensors"
+
+
+def _blob(name: str) -> Blob | None:
+    found = _NAME.fullmatch(name)
+    return Blob(*map(int, found.groups())) if found else None

@@ -140,6 +140,7 @@ class Objects:
         unnamed = self._states - set(named_states(events))
         self.bucket.delete(f"states/{name}" for name in sorted(unnamed))
         self._states -= unnamed
+        self.blobs.open()
 
     def close(self) -> None:
         if self._lease is not None and self._process == os.getpid():  # a fork has taken nothing
