@@ -16,6 +16,15 @@ PYTHON = Path(__file__).parents[1] / ".venv-s3" / "bin" / "python"
 SECRET = "geheim-0123456789"
 
 
+# One request at a time, so that conditional writes are atomic, as those of S3 are.
+SERVE = """
+import sys
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import run_simple
+run_simple("127.0.0.1", int(sys.argv[1]), DomainDispatcherApplication(create_backend_app), threaded=False)
+"""
+
+
 class Server:
     """A running server; ``log`` is where it writes a line per request."""
 
@@ -24,8 +33,9 @@ class Server:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.log = log
-        command = [str(PYTHON), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log.open("wb"))
+        command = [str(PYTHON), "-c", SERVE, str(self.port)]
+        with log.open("wb") as file:
+            self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file)
         toys.until(self._answers, 60)
 
     def _answers(self) -> bool:
@@ -99,7 +109,7 @@ class Network:
         with suppress(OSError):
             while data := one.recv(65536):
                 other.sendall(data)
-        for end in (one, other):
-            self._open.discard(end)
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):
+            other.shutdown(socket.SHUT_RDWR)  # which ends the other direction, too
+        self._open.discard(one)
+        one.close()

@@ -75,7 +75,10 @@ def test_a_second_owner_is_refused_with_who_has_it_and_how_long(take, clock, els
         take()
     said = str(error.value)
     assert re.search(r"memory://\S+ is in use by another running study: \S+@far, process 1, which renewed its", said)
-    assert f"lock 10 s ago. Wait for it, stop it, or use another store; if it has died, this command works in {50} s" in said
+    assert (
+        f"lock 10 s ago. Wait for it, stop it, or use another store; if it has died, this command works in {50} s"
+        in said
+    )
     assert said.endswith(f"or at once after {take.url}/lock was deleted")
     assert "\n" not in said
 

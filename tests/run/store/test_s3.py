@@ -15,6 +15,7 @@ import pytest
 import fedtuner as ft
 import s3
 import toys
+from fedtuner.cli import main
 from fedtuner.core.place import place
 from fedtuner.core.store import Done
 from fedtuner.errors import StoreError
@@ -73,7 +74,8 @@ def test_of_many_who_write_at_once_one_succeeds(url):
 
     def attempt(do):
         with ThreadPoolExecutor(8) as pool:
-            return [one for one in pool.map(lambda n: do(Bucket(at), b"%d" % n), range(8)) if one is not None]
+            data = [b"%d" % next(numbers) for _ in range(8)]  # a version is known by its content, so each has its own
+            return [one for one in pool.map(lambda each: do(Bucket(at), each), data) if one is not None]
 
     [version] = attempt(lambda one, data: one.create("object", data))
     for _ in range(3):
@@ -110,19 +112,22 @@ def fedtuner(*arguments, code=0, **extra):
     return done
 
 
-def test_every_command_takes_a_url(tmp_path, url, monkeypatch):
+def test_every_command_takes_a_url(tmp_path, url, monkeypatch, capsys):
+    def fedtuner(*arguments):
+        assert not main([*map(str, arguments)])
+        return capsys.readouterr().out
+
     monkeypatch.chdir(tmp_path)
     study = toys.write_study(tmp_path)
-    there = fedtuner("run", study, "--store", url, "--baseline", "--retrain", 5, "--quiet")
-    assert f"fedtuner show {url}" in there.stdout + there.stderr or url in there.stdout
+    assert url in fedtuner("run", study, "--store", url, "--baseline", "--retrain", 5, "--quiet")
     fedtuner("run", study, "--store", "here", "--baseline", "--retrain", 5, "--quiet")
-    assert "are equal" in fedtuner("diff", url, "here").stdout
-    shown = [json.loads(fedtuner("show", where, "--json").stdout) for where in (url, "here")]
+    assert "are equal" in fedtuner("diff", url, "here")
+    shown = [json.loads(fedtuner("show", where, "--json")) for where in (url, "here")]
     assert shown[0].pop("store") == url
     assert shown[1].pop("store") == "here"
     assert shown[0] == shown[1]
     assert {"untuned", "retrained-5"} <= shown[0]["evaluations"].keys()
-    assert "0" in fedtuner("run", study, "--store", url, "--dry-run").stdout
+    assert json.loads(fedtuner("run", study, "--store", url, "--dry-run", "--json"))["done"] == 30
     name = url.rpartition("/")[2]
     fedtuner("export", url)
     fedtuner("export", url, "--to", "exported")
@@ -131,9 +136,10 @@ def test_every_command_takes_a_url(tmp_path, url, monkeypatch):
     ).read_bytes()
     fedtuner("report", url)
     assert url in (tmp_path / f"{name}-report.html").read_text()
-    fedtuner("report", url, "here", "-o", "both.html")
+    fedtuner("run", study, "--store", "seed1", "--seed", 1, "--quiet")
+    fedtuner("report", url, "seed1", "-o", "both.html")
     fedtuner("plot", "race", url, "-o", "race.svg")
-    assert "error" in fedtuner("compare", url, "here").stdout
+    assert "of 8 arms" in fedtuner("compare", url, "seed1")
     fedtuner("run", study, "--start-from", url, "--store", f"{url}-again", "--quiet")
     fedtuner("run", study, "--store", url, "--extend", 60, "--quiet")
     assert ft.load(url).rounds_used == 60
@@ -158,7 +164,7 @@ def start(url, tmp_path, **extra):
 def test_two_drivers_and_one_that_was_killed(url, tmp_path):
     """The second is refused in one line that says who runs; after a kill the same command goes on at once."""
     driver, study = start(url, tmp_path)
-    refused = fedtuner("run", study, "--store", url, "--quiet", code=1)
+    refused = fedtuner("run", study, "--store", url, "--quiet", code=2)
     assert re.fullmatch(
         rf"fedtuner: {url} is in use by another running study: \S+@\S+, process {driver.pid}, which renewed its lock "
         rf"\d+ s ago\. Wait for it, stop it, or use another store; if it has died, this command works in \d+ s, or at "
@@ -183,7 +189,7 @@ def test_a_driver_of_another_machine_that_died_is_followed_after_its_lease(url, 
     assert found is not None
     about = {**json.loads(found[0]), "machine": "another", "host": "far", "process": 1}
     at.put("lock", json.dumps(about).encode())
-    assert "@far, process 1, which" in fedtuner("run", study, "--store", url, code=1).stderr
+    assert "@far, process 1, which" in fedtuner("run", study, "--store", url, code=2).stderr
     at.put("lock", json.dumps({**about, "lease": 0.0}).encode())
     fedtuner("run", study, "--store", url, "--quiet")
 
@@ -256,17 +262,17 @@ def test_a_network_that_is_gone_for_good_stops_the_study_in_one_line(url, networ
 
 def test_what_is_wrong_is_said_in_one_line_and_soon(tmp_path, network):
     study = toys.write_study(tmp_path)
-    missing = fedtuner("run", study, "--store", "s3://nowhere/x", code=1).stderr
+    missing = fedtuner("run", study, "--store", "s3://nowhere/x", code=2).stderr
     assert missing.splitlines()[-1] == (
         "fedtuner: s3://nowhere/x: there is no bucket 'nowhere': make it, or use another --store (store=)"
     )
-    assert "there is no bucket 'nowhere'" in fedtuner("show", "s3://nowhere/x", code=1).stderr
-    assert "no study in s3://bucket/nothing" in fedtuner("show", "s3://bucket/nothing", code=1).stderr
+    assert "there is no bucket 'nowhere'" in fedtuner("show", "s3://nowhere/x", code=2).stderr
+    assert "no study in s3://bucket/nothing" in fedtuner("show", "s3://bucket/nothing", code=2).stderr
     without = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_METADATA_ENDPOINT": "http://127.0.0.1:9"}
-    said = fedtuner("show", "s3://bucket/x", code=1, **without).stderr
+    said = fedtuner("show", "s3://bucket/x", code=2, **without).stderr
     assert said.count("\n") == 1
     network.down()
-    gone = fedtuner("show", "s3://bucket/x", code=1).stderr
+    gone = fedtuner("show", "s3://bucket/x", code=2).stderr
     assert re.fullmatch(r"fedtuner: cannot list s3://bucket/x: .*\n", gone)
 
 

@@ -126,7 +126,10 @@ class Bucket:
         return self._conditional(name, data, "create")
 
     def swap(self, name: str, data: bytes, version: Version) -> Version | None:
-        """Write an object in place of one version of it, and return the new one; None if it is no longer that."""
+        """Write an object in place of one version of it, and return the new one; None if it is no longer that.
+
+        S3 knows a version by its content: what is written must be what no process has written there before.
+        """
         return self._conditional(name, data, dict(version))
 
     def delete(self, names: Iterable[str]) -> None:
