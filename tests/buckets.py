@@ -88,7 +88,7 @@ class Changing(Bucket):
 
 
 class Snapshots(Changing):
-    """Keeps what a kill would leave behind at each change, each content once; the lock is left out of the comparison."""
+    """Keeps what a kill would leave behind at each change, each content once, whatever the lock says."""
 
     def __init__(self, url: Url) -> None:
         super().__init__(url)

@@ -90,7 +90,7 @@ def test_a_lease_is_taken_over_only_when_it_has_expired(take, clock, elsewhere):
         take()
     clock["now"] += 0.001
     second = take()
-    with pytest.raises(StoreError, match="was taken over by .*process 3, as this study's lock had expired"):
+    with pytest.raises(StoreError, match=r"was taken over by .*process 3, as this study's lock had expired"):
         first.check()
     for _ in range(2):
         with pytest.raises(StoreError, match="nothing more is written there"):
@@ -135,7 +135,7 @@ def test_a_lock_that_was_deleted_is_free_and_its_owner_stops(take, clock, elsewh
     Bucket(take.url).delete(["lock"])
     second = take()
     clock["now"] += LEASE
-    with pytest.raises(StoreError, match="was taken over by .*process 2"):
+    with pytest.raises(StoreError, match=r"was taken over by .*process 2"):
         first.check()
     second.check()
 

@@ -109,7 +109,7 @@ def test_lines_go_on_after_a_write_that_failed(monkeypatch, limit, after):
     bucket = buckets.Failing(url, 2, "(create|swap) journal", after)
     mine = taken(url, bucket=bucket)
     mine.append(b"one\n")
-    with pytest.raises(StoreError, match="the network is gone|the answer was lost"):
+    with pytest.raises(StoreError, match=r"the network is gone|the answer was lost"):
         mine.append(b"failed\n")
     bucket.mended = True
     mine.append(b"two\n")

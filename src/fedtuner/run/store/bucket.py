@@ -31,8 +31,8 @@ _CREDENTIALS = {
 }
 _NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|specified bucket does not exist")
 _REFUSED = re.compile(
-    "169\\.254\\.169\\.254|latest/api/token|metadata\\.google|token request|InvalidAccessKeyId|SignatureDoesNotMatch|AccessDenied|"
-    "AuthenticationFailed|Account must be specified|status code: 40[13]"
+    r"169\.254\.169\.254|latest/api/token|metadata\.google|token request|InvalidAccessKeyId|SignatureDoesNotMatch|"
+    r"AccessDenied|AuthenticationFailed|Account must be specified|status code: 40[13]"
 )
 _memories: dict[str, Any] = {}  # what memory:// URLs name, in this process
 _user = 0  # the process that obstore is used in: in its forks obstore would wait forever

@@ -46,6 +46,7 @@ class Folder:
         self.blobs = FileBlobs(self.path / "memory", self.files)
         self._lock: Lock | None = None
         self._size = 0  # of the journal, while the folder is open
+        self._failed = False  # the last append: the journal may end with a part of it
         self._read: list[Event] | None = None  # what opening has read, until it is asked for
         if exists(self.path / "spec.json"):
             raise StoreError(
@@ -76,7 +77,10 @@ class Folder:
         with self._writing():
             if events:
                 lines = encode(events)
+                self._check_alone()
+                self._failed = True
                 self.files.append(self.journal, lines, self._size)
+                self._failed = False
                 self._size += len(lines)
                 self._read = None
             if notes:
@@ -155,6 +159,21 @@ class Folder:
             self._lock.release()
             self._lock = self._read = None
             self.blobs = replace(self.blobs, held=None)
+
+    def _check_alone(self) -> None:
+        """Raise if another process has written to the journal: locks of some mounts are not known to other machines."""
+        if self._lock is None or self._failed:
+            return
+        try:
+            size = self.journal.stat().st_size
+        except FileNotFoundError:
+            size = 0
+        if size != self._size:
+            raise StoreError(
+                f"{self.journal} was changed by another process, though this study has locked {self.path} (do the "
+                "locks of its mount hold on one machine only?): nothing more is written there. End the other, and run "
+                "the same command again"
+            )
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

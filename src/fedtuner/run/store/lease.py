@@ -8,7 +8,6 @@ process is seen to be gone.
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import json
 import os
@@ -25,6 +24,7 @@ from pathlib import Path
 
 from fedtuner.errors import StoreError, one_line
 from fedtuner.run.store.bucket import Bucket, Version
+from fedtuner.run.store.lock import user
 
 LEASE = 60.0  # seconds
 _RENEWALS = 3  # per lease
@@ -48,7 +48,7 @@ class Owner:
     @staticmethod
     def this(lease: float) -> Owner:
         """Return this process."""
-        return Owner(uuid.uuid4().hex, _user(), socket.gethostname(), os.getpid(), _machine(), lease)
+        return Owner(uuid.uuid4().hex, user(), socket.gethostname(), os.getpid(), _machine(), lease)
 
     def __str__(self) -> str:
         return one_line(f"{self.user}@{self.host}, process {self.process}", 120)
@@ -170,13 +170,6 @@ def _read(found: tuple[bytes, Version] | None) -> Owner | None:
         return Owner(**json.loads(found[0])) if found is not None else None
     except (ValueError, TypeError):
         return None
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):  # a user without a name
-        return "unknown"
 
 
 @cache
