@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import threading
+import time
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
@@ -69,10 +70,13 @@ class Server:
 
 
 class Network:
-    """A port that leads to the server, while it is up; ``drops`` is how many connections are cut at once instead."""
+    """A port that leads to the server, while it is up; ``drops`` is how many connections are cut at once instead.
 
-    def __init__(self, port: int) -> None:
-        self._to = port
+    ``delay`` is how many seconds later the server is reached.
+    """
+
+    def __init__(self, port: int, delay: float = 0.0) -> None:
+        self._to, self._delay = port, delay
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         self.drops = 0
@@ -100,6 +104,7 @@ class Network:
                     self.cut += 1
                     near.close()
                     continue
+                time.sleep(self._delay)
                 far = socket.create_connection(("127.0.0.1", self._to))
                 self._open |= {near, far}
                 for pair in ((near, far), (far, near)):

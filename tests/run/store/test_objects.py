@@ -16,11 +16,13 @@ from crashes import Evolving
 from fedtuner.core import memory
 from fedtuner.core.records import Blob, State
 from fedtuner.core.store import Done, Joined, Note
-from fedtuner.errors import StoreError
-from fedtuner.report import journal_of
+from fedtuner.errors import SpecError, StoreError
+from fedtuner.page import html
+from fedtuner.report import journal_of, summary
 from fedtuner.report.diff import as_lines, differences
 from fedtuner.run import saving
-from fedtuner.run.store import Folder, Objects
+from fedtuner.run.store import Folder, Objects, segments
+from fedtuner.run.store import bucket as bucket_module
 from fedtuner.run.store.bucket import Bucket
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -304,6 +306,69 @@ def test_reading_no_study_says_so():
         ft.load(str(url))
     with pytest.raises(StoreError, match=r"the store is not there|no study in"):
         journal_of(url)
+
+
+def test_without_obstore_the_extra_is_named(monkeypatch):
+    def absent():
+        raise ImportError("obstore")
+
+    monkeypatch.setattr(bucket_module, "_obstore", absent)
+    for attempt in (lambda: ft.load("s3://bucket/x"), lambda: toys.tune(store="memory://a/b")):
+        with pytest.raises(StoreError, match=r"^\S+ needs obstore: pip install 'fedtuner\[objects\]'$"):
+            attempt()
+
+
+def test_a_url_that_is_none_is_refused_before_any_work():
+    for attempt in (lambda: ft.load("s4://bucket/x"), lambda: toys.tune(store="s3://user:geheim@bucket/x")):
+        with pytest.raises(SpecError) as error:
+            attempt()
+        assert "geheim" not in str(error.value)
+
+
+@pytest.mark.parametrize("limit", [1, 10**6])
+def test_a_journal_is_followed_by_what_is_new(monkeypatch, limit):
+    """Each event comes once; a study in its place begins again."""
+    monkeypatch.setattr(segments, "LIMIT", limit)
+    url, seen = buckets.new(), []
+    counting = buckets.Counting(url)
+    tail = Objects(url, counting).tail()
+    assert tail.new() == ([], False)
+
+    def watch(event):
+        new, again = tail.new()
+        seen.extend(new)
+        assert not again
+
+    study = toys.tune(store=store(url), watch=watch)
+    seen += tail.new()[0]
+    assert repr(seen) == repr(list(Objects(url).events()))
+    counting.counts.clear()
+    assert tail.new() == ([], False)
+    assert counting.counts == {"list": 1}  # what has not changed is not read
+    study.evaluate()
+    assert type(seen[-1]).__name__ == "Evaluated"
+    Bucket(url).delete(list(content(url)))
+    toys.tune(store=store(url), seed=5)
+    events, again = tail.new()
+    assert again
+    assert repr(events) == repr(list(Objects(url).events()))
+
+
+def test_what_shows_a_study_takes_its_place(tmp_path):
+    url = buckets.new()
+    study = toys.tune(store=str(url))
+    study.evaluate()
+    ft.untuned(study).evaluate()
+    study.retrain(3).evaluate()
+    shown = summary(url)
+    assert {"tuned", "untuned", "retrained-3"} <= shown["evaluations"].keys()
+    assert str(url) in repr(study)
+    assert study.path == url
+    assert tmp_path / "export" / "model.safetensors" in study.export(tmp_path / "export")
+    assert html.report([url], tmp_path / "r.html").exists()
+    warm = toys.tune(start_from=str(url))
+    assert warm.finished
+    assert study.plot("race") is not None
 
 
 def test_requests_of_a_study_are_few(monkeypatch):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from fedtuner.core.place import Url
@@ -23,7 +24,7 @@ Version = Mapping[str, str]  # what an object's content is known by, to the stor
 
 _AT_ONCE = 16  # requests, where there are many
 _FIRST_TRIES = 3  # again, of the first request, within a second or two: a wrong address is said soon
-_TRIES = 10  # of later ones: obstore's own number, within three minutes
+_TRIES = 100  # of later ones, for a minute at most: obstore's own ten are over in a few seconds
 _CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_REGION",
     "gs": "GOOGLE_SERVICE_ACCOUNT, the name of a key's file",
@@ -192,7 +193,8 @@ class Bucket:
         if self.url.scheme == "memory":
             return _memories.setdefault(self.url.bucket, _obstore().store.MemoryStore())
         address = f"{self.url.scheme}://{self.url.bucket}"
-        return _obstore().store.from_url(address, retry_config={"max_retries": tries})
+        retries = {"max_retries": tries, "retry_timeout": timedelta(seconds=60)}
+        return _obstore().store.from_url(address, retry_config=retries)
 
     def _wrong(self, error: Exception, doing: str, name: str) -> StoreError:
         text, url = str(error), self.url

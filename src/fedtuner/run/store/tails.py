@@ -44,23 +44,25 @@ class FileTail:
 
 
 class ObjectTail:
-    """The tail of a journal's objects: a list of them each time, and those that have grown."""
+    """The tail of a journal's objects: a list of them each time, and those that have grown.
+
+    The first object begins with the mark of who opened the study first, and does not change once there is a second. So
+    another journal in its place is noticed.
+    """
 
     def __init__(self, bucket: Bucket, listed: Callable[[], Sequence[Found]]) -> None:
         self._bucket, self._listed = bucket, listed
-        self._first: Version | None = None  # of the first object, once there is a second: it does not change any more
         self._number, self._read = 0, 0  # the object that was read last, from 0, and how many bytes of it
-        self._seen: Version | None = None
+        self._seen: Version = {}  # of that object
+        self._mark = b""  # the first line of the first object
 
     def new(self) -> tuple[list[Event], bool]:
         found, again = self._listed(), False
-        gone = len(found) <= self._number or found[self._number].size < self._read
-        if self._seen is not None and (gone or (self._first is not None and found[0].version != self._first)):
-            self._first = self._seen = None
-            self._number, self._read, again = 0, 0, True
+        if self._mark and not self._is_same(found):
+            self._number, self._read, self._seen, self._mark, again = 0, 0, {}, b"", True
         events: list[Event] = []
         for number in range(self._number, len(found)):
-            if found[number].version == self._seen and number == self._number:
+            if number == self._number and found[number].version == self._seen:
                 continue
             got = self._bucket.get(found[number].name)
             if got is None:
@@ -68,6 +70,15 @@ class ObjectTail:
             read = self._read if number == self._number else 0
             new, size = decode(got[0][read:], f"{self._bucket.url}/{found[number].name}")
             self._number, self._read, self._seen = number, read + size, got[1]
-            self._first = found[0].version if number else None
+            self._mark = self._mark or got[0].partition(b"\n")[0]
             events += new
         return events, again
+
+    def _is_same(self, found: Sequence[Found]) -> bool:
+        """Return whether objects go on from what was read; reads the first one only if it has changed."""
+        if len(found) <= self._number or found[self._number].size < self._read:
+            return False
+        if found[self._number].version == self._seen:
+            return True
+        first = self._bucket.get(found[0].name)
+        return first is not None and first[0].startswith(self._mark)
