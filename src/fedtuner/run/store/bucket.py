@@ -35,6 +35,7 @@ _REFUSED = re.compile(
     r"169\.254\.169\.254|latest/api/token|metadata\.google|token request|InvalidAccessKeyId|SignatureDoesNotMatch|"
     r"AccessDenied|AuthenticationFailed|Account must be specified|status code: 40[13]"
 )
+_AGAIN = 5  # writes under a condition that are begun
 _memories: dict[str, Any] = {}  # what memory:// URLs name, in this process
 _user = 0  # the process that obstore is used in: in its forks obstore would wait forever
 
@@ -152,15 +153,27 @@ class Bucket:
             _obstore().delete(store, path)
 
     def _conditional(self, name: str, data: bytes, mode: Any) -> Version | None:
-        """A request whose answer was lost may be repeated, and is then refused: so look whether it was done."""
-        refused = _obstore().exceptions.AlreadyExistsError, _obstore().exceptions.PreconditionError
-        with self._request("write", name) as store:
-            try:
-                return _version(_obstore().put(store, self._path(name), data, mode=mode, use_multipart=False))
-            except refused:
-                pass
-        found = self.get(name)
-        return found[1] if found is not None and found[0] == data else None
+        """Write under a condition. A write whose answer is lost is refused when it is sent again, though it was done.
+
+        So obstore does not always send it again; this does, after a look at what is there.
+        """
+        exceptions = _obstore().exceptions
+        for left in reversed(range(_AGAIN)):
+            refused = False
+            with self._request("write", name) as store:
+                try:
+                    return _version(_obstore().put(store, self._path(name), data, mode=mode, use_multipart=False))
+                except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
+                    refused = True
+                except exceptions.GenericError:
+                    if not left or not self._reached:
+                        raise
+            found = self.get(name)  # with patience, if the network is gone
+            if found is not None and found[0] == data:
+                return found[1]
+            if refused:
+                return None
+        return None
 
     # The store behind it
 
