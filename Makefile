@@ -6,6 +6,7 @@ SIMULATION := .venv-flower
 PFL := .venv-pfl
 BROWSER := .browser
 WATCHERS := .venv-watchers
+S3 := .venv-s3
 # Two processes, a file of tests in one of them; the files in their order, Flower's networks first (tests/conftest.py):
 # they wait while the rest computes.
 PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
@@ -22,7 +23,7 @@ BASE := 6e8a5d8
 pytest = $(BIN)/python -m pytest $(PARALLEL) $(1) $(FORKING); first=$$?; \
 	$(BIN)/python -m pytest $(PARALLEL) $(1) $(FORKING:%=--ignore=%) && exit $$first
 
-.PHONY: help setup demo test quick fuzz check bits wheel flower-simulation pfl watchers clean
+.PHONY: help setup demo test quick fuzz check bits wheel flower-simulation pfl watchers s3 clean
 help:
 	@echo "make demo   set up, then tune a federated model on embedded real data"
 	@echo "make test   set up, then run all tests"
@@ -34,8 +35,9 @@ help:
 	@echo "make flower-simulation  the examples in Flower's simulation engine, in an environment of its own"
 	@echo "make pfl    pfl-research's own loop, tuned by ask and tell, in an environment of its own"
 	@echo "make watchers  TensorBoard, MLflow, W&B, Optuna's dashboard, pandas and Jupyter, in an environment of its own"
+	@echo "make s3     studies in an object store: moto's S3 on this machine, in an environment of its own"
 	@echo "make setup  only make $(VENV), with $(BIN)/fedtuner in it"
-	@echo "make clean  remove $(VENV), $(SIMULATION), $(PFL), $(WATCHERS), $(BROWSER) and caches (not runs/)"
+	@echo "make clean  remove $(VENV), $(SIMULATION), $(PFL), $(WATCHERS), $(S3), $(BROWSER) and caches (not runs/)"
 
 setup: $(VENV)/.ready
 
@@ -48,7 +50,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 demo: setup
 	@$(BIN)/fedtuner run digits --budget 500 --baseline
 
-test: setup $(SIMULATION)/.ready $(PFL)/.ready $(WATCHERS)/.ready $(BROWSER)/.ready
+test: setup $(SIMULATION)/.ready $(PFL)/.ready $(WATCHERS)/.ready $(S3)/.ready $(BROWSER)/.ready
 	@$(call pytest,)
 
 quick: setup
@@ -124,10 +126,21 @@ $(WATCHERS)/.ready: $(VENV)/.ready constraints-watchers.txt
 watchers: $(WATCHERS)/.ready
 	@$(BIN)/python -m pytest tests/watchers
 
+# moto's S3 server for the tests. It needs a python-dateutil that the other pins do not allow: 140 MB, twenty seconds.
+$(S3)/.ready: constraints-s3.txt
+	@echo "Setting up $(S3) ..."
+	@test -x $(S3)/bin/python || $(PYTHON) -m venv $(S3)
+	@$(S3)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-s3.txt \
+		'moto[s3]' flask flask-cors
+	@touch $@
+
+s3: setup $(S3)/.ready
+	@$(BIN)/python -m pytest tests/run/store/test_s3.py
+
 wheel: setup
 	@rm -rf dist
 	@$(BIN)/python -m build --wheel --outdir dist . > /dev/null
 	@PYTHON=$(PYTHON) scripts/check_wheel.sh
 
 clean:
-	rm -rf $(VENV) $(SIMULATION) $(PFL) $(WATCHERS) $(BROWSER) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SIMULATION) $(PFL) $(WATCHERS) $(S3) $(BROWSER) .mypy_cache .pytest_cache .ruff_cache .hypothesis

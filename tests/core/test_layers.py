@@ -39,6 +39,7 @@ ADAPTERS = {
     "pooch": ("data/download.py",),
     "requests": ("data/download.py",),
     "urllib3": ("data/download.py",),
+    "obstore": ("run/store/bucket.py",),
     "ijson": ("data/leaf.py",),
     "PIL": ("data/convert.py",),
     "rich": ("report/", "run/watch.py"),

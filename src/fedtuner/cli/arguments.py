@@ -10,7 +10,9 @@ from typing import Any, NoReturn
 from fedtuner import __version__
 from fedtuner.cli import data, experiments, pages, studies
 from fedtuner.cli.pages import KINDS
-from fedtuner.errors import brief, one_line
+from fedtuner.core.place import Place
+from fedtuner.core.place import place as place_of
+from fedtuner.errors import SpecError, brief, one_line
 
 
 class Parser(argparse.ArgumentParser):
@@ -46,6 +48,14 @@ def place(text: str) -> Path:
     return Path(text)
 
 
+def store(text: str) -> Place:
+    """Return a folder's path or an object store's URL."""
+    try:
+        return place_of("the store", text) if "://" in text else place(text)
+    except SpecError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     top = Parser(prog="fedtuner", description="Tune the hyperparameters of federated learning.")
@@ -63,7 +73,9 @@ def parser() -> argparse.ArgumentParser:
 def _on_studies(commands: Any) -> None:
     run = commands.add_parser("run", help="run a study, or continue one", description="Run a study, or continue one.")
     run.add_argument("study", help="a study.toml, or a preset (fedtuner list presets)")
-    run.add_argument("--store", type=place, help="the study's folder (default: runs/NAME-METHOD-seedN)")
+    run.add_argument(
+        "--store", type=store, help="the study's folder, or s3://bucket/name (default: runs/NAME-METHOD-seedN)"
+    )
     run.add_argument("--budget", type=whole, help="rounds, in place of [schedule] and [fedex]: all is chosen")
     run.add_argument("--workers", type=whole, help="worker processes (default: one per core)")
     run.add_argument("--seed", type=whole, help="the seed, in place of the file's")
@@ -88,7 +100,7 @@ def _on_studies(commands: Any) -> None:
     run.set_defaults(command=studies.run)
 
     show = commands.add_parser("show", help="show a study", description="Show a study, finished or not.")
-    show.add_argument("store", type=place, help="the study's folder")
+    show.add_argument("store", type=store, help="the study's folder or URL")
     show.add_argument("--json", action="store_true", help="print it as JSON")
     show.set_defaults(command=studies.show)
 
@@ -97,7 +109,7 @@ def _on_studies(commands: Any) -> None:
         help="write the model and the configuration, or an Optuna study",
         description="Write the tuned model and configuration to a folder, or the arms to an Optuna storage.",
     )
-    export.add_argument("store", type=place, nargs="?", help="the study's folder")
+    export.add_argument("store", type=store, nargs="?", help="the study's folder or URL")
     export.add_argument(
         "--to",
         nargs="+",
@@ -114,8 +126,8 @@ def _on_studies(commands: Any) -> None:
         help="say whether two studies are equal",
         description="Say whether two studies are equal to the bit, and where they first differ (exit code 1).",
     )
-    diff.add_argument("first", type=place, help="a study's folder")
-    diff.add_argument("second", type=place, help="another study's folder")
+    diff.add_argument("first", type=store, help="a study's folder or URL")
+    diff.add_argument("second", type=store, help="another study's folder or URL")
     diff.add_argument("--json", action="store_true", help="print it as JSON")
     diff.set_defaults(command=studies.diff)
 
@@ -129,14 +141,14 @@ def _on_pages(commands: Any) -> None:
     report = commands.add_parser(
         "report", help="write a study as a page", description="Write one or several studies as one page: a file."
     )
-    report.add_argument("stores", type=place, nargs="+", metavar="store", help="the study's folder")
+    report.add_argument("stores", type=store, nargs="+", metavar="store", help="the study's folder")
     report.add_argument("-o", "--out", type=place, metavar="FILE", help="the page (default: STORE/report.html)")
     report.set_defaults(command=pages.report)
 
     watch = commands.add_parser(
         "watch", help="show a study as it runs", description="Serve a study's page to this machine while it runs."
     )
-    watch.add_argument("store", type=place, help="the study's folder")
+    watch.add_argument("store", type=store, help="the study's folder or URL")
     watch.add_argument("--port", type=whole, default=0, help="where it listens on 127.0.0.1 (default: any free one)")
     watch.set_defaults(command=pages.watch)
 
@@ -144,7 +156,7 @@ def _on_pages(commands: Any) -> None:
         "plot", help="draw a study for a paper", description="Draw one view of a study, sized for a two-column paper."
     )
     plot.add_argument("kind", choices=KINDS, metavar="KIND", help=", ".join(KINDS))
-    plot.add_argument("stores", type=place, nargs="+", metavar="store", help="the study's folder; several to compare")
+    plot.add_argument("stores", type=store, nargs="+", metavar="store", help="the study's folder; several to compare")
     plot.add_argument("-o", "--out", type=place, required=True, metavar="FILE", help="a name in .svg, .png or .pdf")
     plot.add_argument("--arm", type=whole, help="the arm to draw (default: the winner)")
     plot.set_defaults(command=pages.plot)
@@ -166,7 +178,7 @@ def _on_suites(commands: Any) -> None:
     compare = commands.add_parser(
         "compare", help="compare runs over seeds", description="Compare runs: intervals, paired differences, tests."
     )
-    compare.add_argument("runs", type=place, nargs="+", help="suites (.toml), results (.jsonl), folders of studies")
+    compare.add_argument("runs", type=store, nargs="+", help="suites (.toml), results (.jsonl), folders of studies")
     compare.add_argument("--format", choices=("text", "markdown", "latex", "json"), default="text")
     compare.add_argument("--metric", choices=("target", "global", "personalized"), default="target", help="which error")
     compare.add_argument("--along", metavar="AXIS", help="the axis whose values are compared in pairs with its first")

@@ -6,6 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from fedtuner.cli.output import printing, tell
+from fedtuner.cli.studies import inside
 from fedtuner.errors import SpecError
 
 # The figures of page/plots.py, which is imported only when one is drawn.
@@ -20,7 +21,7 @@ def report(arguments: Namespace) -> None:
     from fedtuner.page import html
 
     stores = list(dict.fromkeys(arguments.stores))
-    out = arguments.out or (stores[0] / "report.html" if len(stores) == 1 else Path("report.html"))
+    out = arguments.out or (inside(stores[0], "report.html") if len(stores) == 1 else Path("report.html"))
     if out.suffix != ".html":
         raise SpecError(f"--out {out}, but a page's name must end in .html")
     written = html.report(stores, out)

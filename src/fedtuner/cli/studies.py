@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtuner.cli.output import printing, tell
+from fedtuner.core.place import Place, place
 from fedtuner.errors import SpecError
 
 
@@ -22,7 +23,7 @@ def run(arguments: Namespace) -> None:
     from fedtuner.report.show import headline
     from fedtuner.run import spec
     from fedtuner.run.result import load
-    from fedtuner.run.store import Folder
+    from fedtuner.run.store import at
     from fedtuner.run.study import for_real, untuned
 
     name, table = spec.read(arguments.study)
@@ -44,7 +45,7 @@ def run(arguments: Namespace) -> None:
     if not arguments.json and not arguments.quiet:
         tell(headline(study.describe(), outline(study.schedule).proposed))
     if arguments.dry_run:
-        found, done = study.forecast(), load(store).rounds_used if Folder(store).exists() else 0
+        found, done = study.forecast(), load(store).rounds_used if at(store).exists() else 0
         with printing():
             if arguments.json:
                 print(json.dumps({**asdict(found), "done": done}, indent=2))
@@ -83,7 +84,7 @@ def export(arguments: Namespace) -> None:
 
     optuna, to = arguments.to[:1] == ["optuna"], arguments.to
     if arguments.store is None and to:  # `export --to FOLDER STORE`: the last word is the store
-        to, arguments.store = to[:-1], Path(to[-1])
+        to, arguments.store = to[:-1], place("STORE", to[-1])
     if arguments.store is None or len(to) > 1 + optuna or (optuna and len(to) < 2):
         raise SpecError("give a store and where to: fedtuner export STORE [--to FOLDER], or STORE --to optuna URL")
     if optuna:
@@ -93,7 +94,7 @@ def export(arguments: Namespace) -> None:
         with printing(to[1]):
             print(f"study {name!r} with {trials} trials is in {to[1]}; look at it with: optuna-dashboard {to[1]}")
         return
-    folder = checks.path("--to", to[0], "a folder") if to else arguments.store / "export"
+    folder = checks.path("--to", to[0], "a folder") if to else inside(arguments.store, "export")
     written = load(arguments.store).export(folder, arguments.force)
     with printing(str(folder)):
         print(*written, sep="\n")
@@ -144,6 +145,11 @@ def init(arguments: Namespace) -> None:
         print(f"wrote {arguments.file}; run it with: fedtuner run {arguments.file}")
 
 
+def inside(store: Place, name: str) -> Path:
+    """Return the file or folder in a study's folder; of a study in an object store, one here with the study's name."""
+    return store / name if isinstance(store, Path) else Path(f"{store.name}-{name}")
+
+
 def find_modules(folder: Path, table: Mapping[str, Any]) -> None:
     """Let modules in a folder be named by ``package.module:name``, if a table names any.
 
@@ -161,7 +167,7 @@ def _names_modules(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[\w.]+:[\w.]+", value) is not None
 
 
-def _print_study(store: Path, as_json: bool, kept: str = "", arms: bool = True) -> None:
+def _print_study(store: Place, as_json: bool, kept: str = "", arms: bool = True) -> None:
     from fedtuner import report
     from fedtuner.report.show import print_summary, without_examples
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from fedtuner.core.across import ALL
 from fedtuner.core.model import Vectors
+from fedtuner.core.place import Place
 from fedtuner.core.records import Arm, Blob, Key, Record, State
 from fedtuner.core.schedule import Score
 from fedtuner.space import Config
@@ -183,11 +183,11 @@ class Blobs(Protocol):
 
 @runtime_checkable
 class Store(Protocol):
-    """Where a study is kept: a folder, or this process's memory."""
+    """Where a study is kept: a folder, an object store, or this process's memory."""
 
     @property
-    def path(self) -> Path | None:
-        """Its folder; None for a store that ends with this process."""
+    def path(self) -> Place | None:
+        """Its folder or URL; None for a store that ends with this process."""
 
     @property
     def blobs(self) -> Blobs:

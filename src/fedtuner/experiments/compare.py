@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from fedtuner.core.metric import Metric
+from fedtuner.core.place import Place
 from fedtuner.errors import SpecError, StoreError, counted, suggest
 from fedtuner.experiments import results
 from fedtuner.experiments.statistics import Paired, Summary, holm, paired, summary
 from fedtuner.report import summary as summary_of
-from fedtuner.run.store import Folder
+from fedtuner.run.store import at
 
 METRICS = ("target", "global", "personalized")
 
@@ -107,7 +108,7 @@ class Comparison:
 
 
 def compare(
-    paths: Iterable[Path], metric: str = "target", along: str | None = None, columns: str | None = None
+    paths: Iterable[Place], metric: str = "target", along: str | None = None, columns: str | None = None
 ) -> Comparison:
     """Return the comparison of runs, from files of results and folders of studies.
 
@@ -120,10 +121,11 @@ def compare(
     of_stores: list[dict[str, Any]] = []
     suites: list[Mapping[str, Any]] = []
     for path in paths:
-        if Folder(path).exists():
+        if at(path).exists():
             of_stores.append(_of_store(path))
             continue
-        kept = results.read(path) if path.exists() or path.suffix == results.SUFFIX else results.Results({})
+        file = path if isinstance(path, Path) and (path.exists() or path.suffix == results.SUFFIX) else None
+        kept = results.Results({}) if file is None else results.read(file)
         if not kept.studies:
             raise SpecError(f"no runs in {path}: give results of 'fedtuner bench' or folders of 'fedtuner run'")
         of_suites += kept.studies
@@ -145,7 +147,7 @@ def compare(
     )
 
 
-def _of_store(path: Path) -> dict[str, Any]:
+def _of_store(path: Place) -> dict[str, Any]:
     """Return the result of a study that has a folder of its own."""
     stored = summary_of(path)
     described, result = stored["spec"], stored["result"]

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
+from pathlib import Path
 
 from fedtuner.core.federation import described
 from fedtuner.core.records import Arm, Key, Record
@@ -103,7 +104,8 @@ class Family:
         self._members = [Member(entry) for entry in entries]
         self._asked = [member for member in self._members if member.entry in asked]  # another may be wanted later
         self._before = session.journal.rounds_used
-        if session.where.path:  # a state has a model and about as much of the server's and the clients' vectors
+        # A state has a model and about as much of the server's and the clients' vectors.
+        if isinstance(session.where.path, Path):
             check_room(session.where.path, 2 * 4 * session.federation.model.size * len(self._wanted()))
 
     @property

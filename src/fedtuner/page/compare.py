@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from fedtuner.core.metric import Metric
+from fedtuner.core.place import Place
 from fedtuner.experiments import compare
 from fedtuner.experiments.statistics import Summary
 from fedtuner.experiments.statistics import summary as summarised
@@ -15,9 +15,9 @@ from fedtuner.report import summary
 from fedtuner.report.summary import strict
 
 
-def comparison(paths: Iterable[Path]) -> dict[str, Any]:
+def comparison(paths: Iterable[Place]) -> dict[str, Any]:
     """Return a row per study, its seeds together; studies without a test error are named in the notes."""
-    finished, notes, untuned = list[Path](), list[str](), dict[str, dict[int, float]]()
+    finished, notes, untuned = list[Place](), list[str](), dict[str, dict[int, float]]()
     measures = set[str]()
     for path in paths:
         found = summary(path)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
+from fedtuner.core.place import Place
 from fedtuner.core.records import Key
 from fedtuner.core.store import Done, Eliminated, Event, Extended, Started, Store, Won
 from fedtuner.errors import StoreError, named
 from fedtuner.run.journal import Journal, fold
-from fedtuner.run.store import Folder
-from fedtuner.run.store.lines import decode
+from fedtuner.run.store import at
 
 
 class History:
@@ -39,40 +38,26 @@ class History:
 
 
 class Follower:
-    """The history of a folder; ``refresh`` reads what was written since."""
+    """The history of a store; ``refresh`` reads what was written since."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Place) -> None:
         self.path = path
-        self._file = Folder(path).journal
-        self._start()
-
-    def _start(self) -> None:
-        self.history, self._read, self._inode = History(name=str(self.path)), 0, -1
+        self._tail = at(path).tail()
+        self.history = History(name=str(path))
 
     def refresh(self) -> bool:
         """Read what is new; return whether there was anything."""
-        try:
-            with self._file.open("rb") as file:
-                inode = self._file.stat().st_ino
-                if inode != self._inode or file.seek(0, 2) < self._read:  # another journal, or one that was cut
-                    self._start()
-                    self._inode = inode
-                file.seek(self._read)
-                new = file.read()
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            raise StoreError(f"cannot read {self._file}: {error.strerror}") from error
-        events, size = decode(new, str(self._file))
+        events, again = self._tail.new()
+        if again:
+            self.history = History(name=str(self.path))
         self.history.add(events)
-        self._read += size
-        return size > 0
+        return bool(events)
 
 
 class Study:
-    """A study's folder as the page reads it: its own history, and that of the untuned default inside it."""
+    """A study's store as the page reads it: its own history, and that of the untuned default inside it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Place) -> None:
         self.path = path
         self._own, self._untuned = Follower(path), Follower(path / "untuned")
         self.refresh()

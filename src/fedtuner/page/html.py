@@ -17,6 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from fedtuner.core.place import Place
 from fedtuner.errors import StoreError
 from fedtuner.page.compare import comparison
 from fedtuner.page.history import Study
@@ -24,7 +25,7 @@ from fedtuner.page.view import Views
 from fedtuner.run.store.files import replace_file
 
 
-def report(paths: list[Path], to: Path) -> Path:
+def report(paths: list[Place], to: Path) -> Path:
     """Write the page of one or several studies to a file and return it."""
     text = page(data(paths))
     try:
@@ -35,7 +36,7 @@ def report(paths: list[Path], to: Path) -> Path:
     return to
 
 
-def data(paths: list[Path]) -> dict[str, Any]:
+def data(paths: list[Place]) -> dict[str, Any]:
     """Return all that the page of some studies shows."""
     studies = [Study(path) for path in paths]
     views = [Views().view(one.history, str(one.path), one.untuned) for one in studies]

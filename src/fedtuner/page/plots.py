@@ -13,6 +13,7 @@ import numpy as np
 
 from fedtuner import checks
 from fedtuner.core.across import ALL, TENTH
+from fedtuner.core.place import Place
 from fedtuner.core.store import Store
 from fedtuner.errors import SpecError, brief
 from fedtuner.experiments import pictures
@@ -34,7 +35,7 @@ _FAULTS = {
 }  # fmt: skip
 
 
-def write(kind: str, paths: Sequence[Path], out: Path, arm: int | None = None) -> Path:
+def write(kind: str, paths: Sequence[Place], out: Path, arm: int | None = None) -> Path:
     """Write a figure of studies to a file, whose name says how: .svg, .png or .pdf."""
     suffix = out.suffix.removeprefix(".")
     if suffix not in FORMATS:
@@ -73,7 +74,7 @@ def _figure_class() -> Any:
     return Picture
 
 
-def _shown(kind: str, paths: Sequence[Path]) -> Any:
+def _shown(kind: str, paths: Sequence[Place]) -> Any:
     """Return what a figure shows: views of studies, or their comparison."""
     checks.one_of("kind", kind, KINDS)
     if kind == "comparison":

@@ -13,10 +13,10 @@ import os
 import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from fedtuner.core.place import Place
 from fedtuner.errors import FedtunerError, SpecError
 from fedtuner.page.history import Study
 from fedtuner.page.html import embedded, page, policy
@@ -31,7 +31,7 @@ class Live:
     """A study's view as JSON, made again when its journal has grown."""
 
     def __init__(
-        self, path: Path, clock: Callable[[], float] = time.monotonic, worked: Callable[[], float] = time.thread_time
+        self, path: Place, clock: Callable[[], float] = time.monotonic, worked: Callable[[], float] = time.thread_time
     ) -> None:
         self._study, self._views, self._lock = Study(path), Views(), Lock()
         self._clock, self._worked = clock, worked  # by the clock, and the processor time of this thread
@@ -99,7 +99,7 @@ class Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, path: Path, port: int = 0) -> None:
+    def __init__(self, path: Place, port: int = 0) -> None:
         self.live = Live(path)
         self.live.refresh()
         try:
@@ -117,7 +117,7 @@ class Server(ThreadingHTTPServer):
         """Say nothing: a browser that was closed breaks its connection."""
 
 
-def watch(path: Path, port: int, tell: Callable[[str], None]) -> None:
+def watch(path: Place, port: int, tell: Callable[[str], None]) -> None:
     """Serve a study's live page until Ctrl-C."""
     _yield(START)
     with Server(path, port) as server:

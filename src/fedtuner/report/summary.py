@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from fedtuner.core.place import Place
 from fedtuner.core.schedule import METRICS
 from fedtuner.core.store import Evaluation
 from fedtuner.core.tally import spread
@@ -14,14 +14,14 @@ from fedtuner.report import served
 from fedtuner.run import journal
 from fedtuner.run.journal import Journal
 from fedtuner.run.result import arm_rows
-from fedtuner.run.store import Folder
+from fedtuner.run.store import at
 
 
-def summary(path: Path) -> dict[str, Any]:
+def summary(path: Place) -> dict[str, Any]:
     """Return what there is to say about a study: its spec, how far it is, its winner, its evaluations."""
     study = journal_of(path)
-    default = journal_of(path / study.untuned) if Folder(path / study.untuned).exists() else None
-    again = {folder.name: journal_of(folder) for folder in sorted(path.glob("retrained-*")) if Folder(folder).exists()}
+    default = journal_of(path / study.untuned) if at(path / study.untuned).exists() else None
+    again = {one.name: journal_of(one) for one in at(path).beside("retrained-.*") if at(one).exists()}
     return {
         "store": str(path),
         "spec": spec(study),
@@ -86,9 +86,9 @@ def _all_evaluated(
     return {name: kept for name, kept in found.items() if kept}
 
 
-def journal_of(path: Path) -> Journal:
-    """Return the journal of a study's folder, which need not be open."""
-    return journal.read(Folder(path), str(path))
+def journal_of(path: Place) -> Journal:
+    """Return the journal of a study's store, which need not be open."""
+    return journal.read(at(path), str(path))
 
 
 def spec(study: Journal) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedtuner.core.place import Place
 from fedtuner.core.records import Record
 from fedtuner.core.schedule import Scoring
 from fedtuner.errors import SpecError, StoreError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 
-def export(path: Path, url: str, name: str | None = None) -> tuple[str, int]:
+def export(path: Place, url: str, name: str | None = None) -> tuple[str, int]:
     """Write a finished study to an Optuna storage; return the study's name there and the number of trials.
 
     ``url`` is such as ``sqlite:///studies.db``, or the name of a journal file. A study of that name must not be there.
@@ -37,7 +38,7 @@ def export(path: Path, url: str, name: str | None = None) -> tuple[str, int]:
         import optuna
     except ImportError as error:
         raise SpecError("--to optuna needs Optuna: pip install 'fedtuner[optuna]'") from error
-    name = name or path.resolve().name
+    name = name or (path.resolve().name if isinstance(path, Path) else path.name)
     trials = [_trial(journal, arm) for arm in sorted(journal.arms) if journal.records(arm)]
     described = spec(journal)
     with quiet(), _storage_errors(url):

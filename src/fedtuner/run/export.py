@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedtuner import tables
+from fedtuner.core.place import Place
 from fedtuner.errors import SpecError, StoreError, counted
 from fedtuner.run.journal import Held, Journal, read
-from fedtuner.run.store import Folder
+from fedtuner.run.store import at
 from fedtuner.run.store.files import replace_file
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def write(study: Results, to: Path, force: bool) -> list[Path]:
     return list(files)
 
 
-def card(journal: Journal, best: Best, path: Path | None) -> str:
+def card(journal: Journal, best: Best, path: Place | None) -> str:
     """Return the model card: what was tuned, on what, with which rounds, and the errors with intervals."""
     begun, setup = journal.begun, journal.setup
     assert begun is not None
@@ -177,10 +178,10 @@ def _domain(domain: Any) -> str:
     return str(tables.plain(domain))
 
 
-def _errors(journal: Journal, path: Path | None) -> list[str]:
+def _errors(journal: Journal, path: Place | None) -> list[str]:
     """Return a table of what was evaluated: of the winner, and of the untuned default if it was trained."""
     studies = {"this model": journal}
-    default = None if path is None else Folder(path / journal.untuned)
+    default = None if path is None else at(path / journal.untuned)
     if default is not None and default.exists():
         studies["the untuned default"] = read(default, str(default.path))
     metric, rows, text = journal.metric, [], journal.metric.text

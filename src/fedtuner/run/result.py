@@ -11,6 +11,7 @@ import numpy as np
 
 from fedtuner import checks
 from fedtuner.core.model import Part, Vector, Vectors, named
+from fedtuner.core.place import Place
 from fedtuner.core.records import Key, Record
 from fedtuner.core.schedule import Scoring
 from fedtuner.core.store import Store
@@ -18,7 +19,7 @@ from fedtuner.core.tuner import Floats
 from fedtuner.errors import SpecError, StoreError, counted
 from fedtuner.run.export import write
 from fedtuner.run.journal import Held, Journal, read
-from fedtuner.run.store import Folder
+from fedtuner.run.store import at
 from fedtuner.space import Config
 
 FRAMES = ("rounds", "arms")
@@ -62,8 +63,8 @@ class Results:
         return f"<{type(self).__name__}: {about}, {used}, {won_by}{at}>"
 
     @property
-    def path(self) -> Path | None:
-        """Its folder; None if it has none."""
+    def path(self) -> Place | None:
+        """Its folder or URL; None if it has none."""
         return self.store.path
 
     @property
@@ -171,10 +172,10 @@ class Results:
         return import_module("fedtuner.page.plots").of_study(self.store, kind, arm)  # what shows studies is above them
 
 
-def load(store: str | Path | Store) -> Results:
+def load(store: str | Place | Store) -> Results:
     """Reopen a study, finished or not, without its problem: ``best``, ``arrays()``, ``history``, ``frame()``."""
     if not isinstance(store, Store) or isinstance(store, type):
-        store = Folder(checks.path("store", store, "a folder"))
+        store = at(store)
     return Results(store, read(store, str(store.path or "the store")))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from fedtuner.core.store import Done, Store
 from fedtuner.run.journal import Journal
 
 _SAVE = 2.0  # seconds between two saves of an arm while it advances
+_QUICK = 0.2  # seconds of a save that the driver pauses ``_SAVE`` after; after others as much longer or shorter
 
 
 class Saver:
@@ -29,6 +31,7 @@ class Saver:
         self._unsaved: dict[int, State] = {}
         self._pending: dict[int, list[Done]] = {}  # rounds whose state is not saved yet
         self._saved_at: dict[int, float] = {}
+        self._paused = (-math.inf, 0.0)  # since when, and for how long
         self._blobs: dict[Key, set[Blob]] = {}  # blobs of the states in ``keep``
 
     # States
@@ -73,7 +76,9 @@ class Saver:
     def put(self, arm: int, state: State) -> bool:
         """Take an arm's latest state; return whether it is time to save it."""
         self._latest[arm] = self._unsaved[arm] = state
-        return time.monotonic() - self._saved_at.setdefault(arm, time.monotonic()) > _SAVE
+        now = time.monotonic()
+        since, pause = self._paused
+        return now - self._saved_at.setdefault(arm, now) > _SAVE and now - since > pause
 
     def unsaved(self) -> list[int]:
         """Return the arms whose latest state is not in the store."""
@@ -81,7 +86,7 @@ class Saver:
 
     def flush(self, arm: int) -> Sequence[Done]:
         """Save an arm's state, write the lines of its rounds up to it, delete older states; return the lines."""
-        state, pending = self._unsaved[arm], self._pending.get(arm, [])
+        began, state, pending = time.monotonic(), self._unsaved[arm], self._pending.get(arm, [])
         ready = [done for done in pending if done.record.round <= state.round]
         if ready:
             ready[-1] = self._with_state(ready[-1].record, state, self._save(arm, state))
@@ -89,10 +94,11 @@ class Saver:
             self._journal.keep(ready[-1])
             del pending[: len(ready)]
         del self._unsaved[arm]
-        self._saved_at[arm] = time.monotonic()
         if ready:
             self.drop_old([arm])
             self.sweep(arm)
+        self._saved_at[arm] = now = time.monotonic()
+        self._paused = (now, _SAVE * (now - began) / _QUICK)  # a slow store gets a tenth of the driver's time
         return ready
 
     def _with_state(self, record: Record, state: State, saved: str) -> Done:

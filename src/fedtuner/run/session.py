@@ -11,7 +11,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -25,6 +24,7 @@ from fedtuner.core.federation import Federation, described
 from fedtuner.core.memory import blobs_of
 from fedtuner.core.method import defaults
 from fedtuner.core.model import Vector
+from fedtuner.core.place import Place
 from fedtuner.core.records import Arm, Key, State
 from fedtuner.core.round import Round
 from fedtuner.core.sampler import Past
@@ -48,10 +48,11 @@ from fedtuner.core.store import (
 from fedtuner.core.tally import spread
 from fedtuner.errors import FedtunerWarning, Interrupted, StoreError, one_line
 from fedtuner.rng import stream
+from fedtuner.run import store as stores
 from fedtuner.run.executors import open_executor
 from fedtuner.run.journal import Journal, fold, read
 from fedtuner.run.saving import Saver, load_state
-from fedtuner.run.store import Folder, InMemory
+from fedtuner.run.store import InMemory
 from fedtuner.run.store.folder import START
 from fedtuner.run.store.lines import FORMAT
 from fedtuner.run.versions import command, versions
@@ -76,17 +77,17 @@ class Where:
                 checks.function(name, getattr(self, name))
 
     @property
-    def path(self) -> Path | None:
-        """The study's folder; None if it has none."""
+    def path(self) -> Place | None:
+        """The study's folder or URL; None if it has none."""
         return self.store.path
 
     @staticmethod
-    def at(store: str | Path | Store | None, **more: Any) -> Where:
-        """Return the ``Where`` of a folder, of a ``Store``, or (None) of this process's memory."""
+    def at(store: str | Place | Store | None, **more: Any) -> Where:
+        """Return the ``Where`` of a folder, a URL, a ``Store``, or (None) of this process's memory."""
         if store is None:
             store = InMemory()
         elif not isinstance(store, Store) or isinstance(store, type):
-            store = Folder(checks.path("store", store, "a folder"))
+            store = stores.at(store)
         return Where(store, **more)
 
 

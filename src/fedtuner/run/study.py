@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -17,6 +16,7 @@ from fedtuner.core.across import ALL
 from fedtuner.core.executor import OpenExecutor, Stop
 from fedtuner.core.federation import SPLITS, Federation, described
 from fedtuner.core.method import Method, check
+from fedtuner.core.place import Place
 from fedtuner.core.records import Key, Plan, Report, State, Tally
 from fedtuner.core.round import Round
 from fedtuner.core.sampler import Sampler
@@ -268,7 +268,7 @@ def prepare(
     schedule: Schedule | None = None,
     budget: int | None = None,
     recipe: Recipe | None = None,
-    store: str | Path | Store | None = None,
+    store: str | Place | Store | None = None,
     workers: int | None = None,
     executor: OpenExecutor | None = None,
     watch: Watch | Sequence[Watch] | None = None,
@@ -383,7 +383,7 @@ def tune(
     cohort: float = 10,
     target: str = "personalized",
     seed: int = 0,
-    store: str | Path | Store | None = None,
+    store: str | Place | Store | None = None,
     workers: int | None = None,
     cohorts: str | None = None,
     progress: bool | Show | None = None,
@@ -404,7 +404,8 @@ def tune(
     cohort      clients per round, or (0.1) a part of those who are present; ``cohorts="shared"`` gives all arms the
                 same clients in the same round
     target      arms are compared by the clients' models ("personalized") or the server's ("global")
-    store       a folder; the same call continues the study in it. None: nothing is kept
+    store       a folder, or a URL such as s3://bucket/name; the same call continues the study in it. None: nothing
+                is kept
     workers     processes, by default one per core; the result does not depend on their number
     progress    True prints lines where there is no terminal for a progress bar; a fleet always does
     engine      "auto" is "batched" for small networks that it covers, else "sequential"
@@ -436,7 +437,7 @@ def tune(
     return study if proxy is None else for_real(study, problem, where.store).run(progress, "training")
 
 
-def for_real(study: Study, problem: Federation, store: str | Path | Store | None) -> Study:
+def for_real(study: Study, problem: Federation, store: str | Place | Store | None) -> Study:
     """Return the study, not yet run, that trains on a problem what was found on a proxy: for as many rounds."""
     names = ("method", "cohort", "cohorts", "target", "weights", "combine", "privacy", "cooling", "seed", "engine")
     same = {name: getattr(study.setup, name) for name in names}

@@ -10,6 +10,7 @@ from typing import Any
 
 from fedtuner.core.method import Method
 from fedtuner.core.model import Model
+from fedtuner.core.place import Url, place
 from fedtuner.core.store import Store
 from fedtuner.core.tuner import Tuner
 from fedtuner.errors import SpecError, StoreError, brief
@@ -50,12 +51,13 @@ def with_prior(tuner: Tuner, priors: list[Table]) -> Tuner:
 
 def _read(source: Any) -> Iterable[Found]:
     if not isinstance(source, (Results, Store)):
-        if not isinstance(source, (str, Path)):
+        if not isinstance(source, (str, Path, Url)):
             raise SpecError(f"start_from = {brief(source)}, but must be a study, its store, or an exported folder")
-        path = Path(source)
-        path = path / "configuration.json" if path.is_dir() else path
-        if path.is_file():
-            return [_exported(path)]
+        path = place("start_from", source)
+        if isinstance(path, Path):
+            path = path / "configuration.json" if path.is_dir() else path
+            if path.is_file():
+                return [_exported(path)]
     study = source if isinstance(source, Results) else load(source)
     return _arms(study)
 

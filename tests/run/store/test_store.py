@@ -330,7 +330,9 @@ def test_another_process_is_refused(tmp_path):
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout.readline() == b"mine\n"
         before = toys.files(tmp_path)
-        with pytest.raises(StoreError, match="in use by another running study: wait for it, stop it, or use another"):
+        with pytest.raises(
+            StoreError, match=r"in use by another running study \(.*, process \d+\): wait for it, stop it, or use"
+        ):
             opened(tmp_path)
         assert toys.files(tmp_path) == before
         holder.kill()  # the lock goes with its owner, however it ends

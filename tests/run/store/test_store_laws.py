@@ -2,7 +2,8 @@
 
 import pytest
 
-from fedtuner.run.store import Folder, InMemory
+import buckets
+from fedtuner.run.store import Folder, InMemory, Objects, segments
 from fedtuner.testing import StoreLaws
 
 
@@ -21,6 +22,23 @@ class TestInMemory(StoreLaws):
 
     def store(self, folder):
         return self.made.setdefault(folder, InMemory())
+
+
+class TestObjects(StoreLaws):
+    @pytest.fixture(autouse=True)
+    def _places(self):
+        self.made = {}
+
+    def store(self, folder):
+        return Objects(self.made.setdefault(folder, buckets.new()))
+
+
+class TestManyObjects(TestObjects):
+    """An object for every flush."""
+
+    @pytest.fixture(autouse=True)
+    def _small(self, monkeypatch):
+        monkeypatch.setattr(segments, "LIMIT", 1)
 
 
 def test_the_hook_must_be_overridden(tmp_path):

@@ -1,6 +1,17 @@
-"""Where a study is kept: a folder, or this process's memory."""
+"""Where a study is kept: a folder, an object store by its URL, or this process's memory."""
 
+from typing import Any
+
+from fedtuner.core.place import Url, place
 from fedtuner.run.store.folder import Folder
 from fedtuner.run.store.in_memory import InMemory
+from fedtuner.run.store.objects import Objects
 
-__all__ = ["Folder", "InMemory"]
+
+def at(where: Any, name: str = "store") -> Folder | Objects:
+    """Return the store of a folder or a URL; ``name`` is what the setting is called."""
+    found = place(name, where)
+    return Objects(found) if isinstance(found, Url) else Folder(found)
+
+
+__all__ = ["Folder", "InMemory", "Objects", "at"]

@@ -71,6 +71,9 @@ class Files:
             opened = os.open(folder, os.O_RDONLY)
             try:
                 os.fsync(opened)
+            except OSError as error:
+                if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems have no such thing
+                    raise
             finally:
                 os.close(opened)
 

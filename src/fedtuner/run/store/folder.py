@@ -31,6 +31,7 @@ from fedtuner.run.store.files import Files, check_room, disk_errors, exists
 from fedtuner.run.store.lines import decode, encode
 from fedtuner.run.store.lock import Lock
 from fedtuner.run.store.states import FileBlobs, checksum, pack, unpack
+from fedtuner.run.store.tails import FileTail, Tail
 
 START: Key = (-1, 0)  # the weights that all arms begin from, where they do not come from the seed
 _STATE = re.compile(r"-?\d+-\d+\.safetensors(\.\d+\.part)?")  # names of states, and of states half written
@@ -45,6 +46,7 @@ class Folder:
         self.blobs = FileBlobs(self.path / "memory", self.files)
         self._lock: Lock | None = None
         self._size = 0  # of the journal, while the folder is open
+        self._failed = False  # the last append: the journal may end with a part of it
         self._read: list[Event] | None = None  # what opening has read, until it is asked for
         if exists(self.path / "spec.json"):
             raise StoreError(
@@ -59,6 +61,14 @@ class Folder:
     def exists(self) -> bool:
         return exists(self.journal)
 
+    def tail(self) -> Tail:
+        """Return the journal, to be followed."""
+        return FileTail(self.journal)
+
+    def beside(self, pattern: str) -> list[Path]:
+        """Return the places inside this one whose names match a pattern."""
+        return sorted(folder for folder in self.path.glob("*") if re.fullmatch(pattern, folder.name))
+
     def events(self) -> Iterator[Event]:
         known, self._read = self._read, None
         yield from self._decode()[0] if known is None else known
@@ -67,7 +77,10 @@ class Folder:
         with self._writing():
             if events:
                 lines = encode(events)
+                self._check_alone()
+                self._failed = True
                 self.files.append(self.journal, lines, self._size)
+                self._failed = False
                 self._size += len(lines)
                 self._read = None
             if notes:
@@ -129,7 +142,7 @@ class Folder:
         if unfinished:
             self.append((), [Note("cut", f"an unfinished flush of {unfinished} bytes was cut off the journal's end")])
             self.files.cut(self.journal, self._size)
-        named = set(_named(self._read))
+        named = set(named_states(self._read))
         for file in sorted((self.path / "states").iterdir()):
             if _STATE.fullmatch(file.name) and file.name not in named:
                 self.files.remove(file)
@@ -138,7 +151,7 @@ class Folder:
         """Return whether there is what a study writes after its journal's first line."""
         states = (file.name for file in (self.path / "states").iterdir() if _STATE.fullmatch(file.name))
         return any((self.path / "memory").glob("*/*.safetensors")) or any(
-            not name.startswith(_name(START)) for name in states
+            not name.startswith(state_name(START)) for name in states
         )
 
     def close(self) -> None:
@@ -146,6 +159,21 @@ class Folder:
             self._lock.release()
             self._lock = self._read = None
             self.blobs = replace(self.blobs, held=None)
+
+    def _check_alone(self) -> None:
+        """Raise if another process has written to the journal: locks of some mounts are not known to other machines."""
+        if self._lock is None or self._failed:
+            return
+        try:
+            size = self.journal.stat().st_size
+        except FileNotFoundError:
+            size = 0
+        if size != self._size:
+            raise StoreError(
+                f"{self.journal} was changed by another process, though this study has locked {self.path} (do the "
+                "locks of its mount hold on one machine only?): nothing more is written there. End the other, and run "
+                "the same command again"
+            )
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -167,19 +195,20 @@ class Folder:
         return events, size, len(data) - size
 
     def _file(self, key: Key) -> Path:
-        return self.path / "states" / _name(key)
+        return self.path / "states" / state_name(key)
 
 
-def _name(key: Key) -> str:
+def state_name(key: Key) -> str:
+    """Return what the file of a state is called."""
     return f"{key[0]}-{key[1]}.safetensors"
 
 
-def _named(events: Iterable[Event]) -> Iterator[str]:
+def named_states(events: Iterable[Event]) -> Iterator[str]:
     """Yield the names of the states that a journal names."""
     for event in events:
         if isinstance(event, Done) and event.state:
-            yield _name((event.record.arm, event.record.round))
+            yield state_name((event.record.arm, event.record.round))
         if isinstance(event, Started) and event.state and event.arm.parent:
-            yield _name((event.arm.id, event.arm.parent[1]))
+            yield state_name((event.arm.id, event.arm.parent[1]))
         if isinstance(event, Begun) and event.start:
-            yield _name(START)
+            yield state_name(START)

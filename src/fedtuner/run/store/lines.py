@@ -69,13 +69,18 @@ def decode(data: bytes, name: str) -> tuple[list[Event], int]:
     """Return the events of a journal and the length of the part that holds them.
 
     A flush ends with the line that names its state, so what a crash may leave is an unfinished flush at the end: half a
-    line, or rounds whose state no line names. That part is not read. A damaged line before it is an error.
+    line, or rounds whose state no line names. That part is not read. A damaged line before it is an error. A line that
+    begins with ``#`` is a mark of the store, and no event.
     """
     *lines, tail = data.split(b"\n")  # the tail is what has no end of line: empty, unless a flush was cut short
     events: list[Event] = []
     damaged: dict[int, Exception] = {}  # by the number of the line
     whole, size, read = 0, 0, 0  # events and bytes of finished flushes; bytes read
     for number, line in enumerate(lines, start=1):
+        if line[:1] == b"#":
+            read += len(line) + 1
+            size = read if whole == len(events) else size
+            continue
         try:
             event = _event(line)
         except _FormatError as error:

@@ -59,6 +59,20 @@ def unpack(data: bytes) -> tuple[State, Vectors]:
     return state, groups["belief"]
 
 
+def pack_vectors(vectors: Vectors) -> bytes:
+    """Return a client's vectors as a safetensors file."""
+    from safetensors.numpy import save
+
+    return bytes(save(dict(vectors)))
+
+
+def unpack_vectors(data: bytes) -> Vectors:
+    """Return the vectors that were packed."""
+    from safetensors.numpy import load
+
+    return {name: array.copy() for name, array in load(data).items()}
+
+
 def checksum(data: bytes) -> str:
     """Return what a state's bytes are known by."""
     return f"{zlib.crc32(data):08x}"
@@ -73,19 +87,19 @@ class FileBlobs:
     held: Held | None = None  # the folder that they are in, where it is a study's
 
     def put(self, blob: Blob, vectors: Vectors) -> None:
-        from safetensors.numpy import save
+        self.put_bytes(blob, pack_vectors(vectors))
 
-        path = self._path(blob)
+    def put_bytes(self, blob: Blob, data: bytes) -> None:
+        """Keep a client's vectors that are packed."""
+        path = self.path(blob)
         with disk_errors(self.folder):
             self._check()
             self.files.make_folder(path.parent)
-            self.files.replace(path, bytes(save(dict(vectors))))
+            self.files.replace(path, data)
 
     def get(self, blob: Blob) -> Vectors:
-        from safetensors.numpy import load
-
         try:
-            return {name: array.copy() for name, array in load(self._path(blob).read_bytes()).items()}
+            return unpack_vectors(self.path(blob).read_bytes())
         except Exception as error:
             raise self._damaged({blob: error}) from error
 
@@ -95,7 +109,7 @@ class FileBlobs:
         wrong: dict[Blob, Exception] = {}
         for blob in sorted(blobs, key=lambda blob: (blob.arm, blob.client, blob.round)):
             try:
-                with safe_open(self._path(blob), "np"):  # reads the header, and compares it with the file's size
+                with safe_open(self.path(blob), "np"):  # reads the header, and compares it with the file's size
                     pass
             except Exception as error:
                 wrong[blob] = error
@@ -107,7 +121,7 @@ class FileBlobs:
         folder = self.folder / str(arm)
         if not folder.is_dir():
             return
-        kept = {self._path(blob).name for blob in used if blob.arm == arm}
+        kept = {self.path(blob).name for blob in used if blob.arm == arm}
         for file in sorted(folder.iterdir()):
             name = _NAME.fullmatch(file.name)
             if name and file.name not in kept and (until is None or int(name[1]) <= until):
@@ -116,7 +130,7 @@ class FileBlobs:
             self.files.remove_folder(folder)
 
     def _damaged(self, wrong: Mapping[Blob, Exception]) -> StoreError:
-        names = [f"{blob.arm}/{self._path(blob).name}" for blob in wrong]
+        names = [f"{blob.arm}/{self.path(blob).name}" for blob in wrong]
         more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         files, why = ", ".join(names[:_NAMED]) + more, one_line(str(next(iter(wrong.values()))), 150)
         what = "what clients remember is missing or damaged"
@@ -126,5 +140,6 @@ class FileBlobs:
         if self.held is not None:
             self.held.check()
 
-    def _path(self, blob: Blob) -> Path:
+    def path(self, blob: Blob) -> Path:
+        """Return a blob's file."""
         return self.folder / str(blob.arm) / f"{blob.client}-{blob.round}.safetensors"
