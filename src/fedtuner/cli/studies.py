@@ -22,6 +22,7 @@ def run(arguments: Namespace) -> None:
     from fedtuner.report.show import headline
     from fedtuner.run import spec
     from fedtuner.run.result import load
+    from fedtuner.run.sampling import usual_sample
     from fedtuner.run.store import Folder
     from fedtuner.run.study import for_real, untuned
 
@@ -59,15 +60,17 @@ def run(arguments: Namespace) -> None:
         study.extend(arguments.extend, progress)
     if arguments.resume_winner is not None:
         study.resume_winner(arguments.resume_winner, progress)
-    study.evaluate("test")
+    sample = usual_sample(study.problem) if arguments.evaluate_sample is None else arguments.evaluate_sample or None
+    how: dict[str, Any] = {"sample": sample, "progress": progress}
+    study.evaluate("test", **how)
     if arguments.retrain is not None:
-        study.retrain(arguments.retrain, progress).evaluate("test")
+        study.retrain(arguments.retrain, progress).evaluate("test", **how)
     if arguments.baseline:
         default = untuned(study, progress)
-        default.evaluate("test")
-        default.evaluate("test", rounds=min(study.schedule.longest, study.schedule.budget))
+        default.evaluate("test", **how)
+        default.evaluate("test", rounds=min(study.schedule.longest, study.schedule.budget), **how)
         for each in (study, default):  # to say whether tuning has paid, without a look at the test data
-            each.evaluate("valid")
+            each.evaluate("valid", **how)
     _print_study(store, arguments.json, kept=f"fedtuner show {store}", arms=False)
 
 
