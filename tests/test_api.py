@@ -15,7 +15,7 @@ import fedtuner
 
 PUBLIC = {
     "Space", "Float", "Int", "PowerOfTwo", "Choice", "OneMinus", "When",
-    "Client", "Simulation", "Outside", "Learner", "Metric", "Metrics",
+    "Client", "LazyClients", "Simulation", "Outside", "Learner", "Metric", "Metrics",
     "tune", "prepare", "untuned", "load", "auto", "paper", "Study", "FedEx", "halving", "random_search", "hyperband",
     "FedtunerError", "Interrupted",
     "data", "fedex", "flower", "methods", "metrics", "pytorch", "samplers", "schedules", "sklearn", "space", "watchers",

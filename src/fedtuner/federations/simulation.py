@@ -145,6 +145,9 @@ class Simulation(FederationDefaults):
             self._visit.clear()
         if key not in self._visit:
             self._visit[key] = self._prepare(client, split, given.load())
+            if len(self._visit[key]) != len(given):  # clients are drawn, and work is shared out, by their sizes
+                what = f"client {brief(self.clients[client].id)}, {split} data"
+                raise TaskError(f"{what}: {len(self._visit[key])} examples were loaded, but its size is {len(given)}")
         return self._visit[key]
 
     def on(self, device: str) -> Simulation:
@@ -265,9 +268,11 @@ class Simulation(FederationDefaults):
         if not isinstance(given, Lazy):
             return self.data(client, "train")
         loaded = given.load()
-        return self._prepare(
-            client, "train", _few(loaded) if isinstance(loaded, Mapping) else tuple(map(_few, loaded))
-        )  # fmt: skip
+        if isinstance(loaded, Mapping):
+            loaded = _few(loaded)
+        elif isinstance(loaded, tuple):
+            loaded = tuple(map(_few, loaded))
+        return self._prepare(client, "train", loaded)
 
 
 def _few(part: Any) -> Any:
