@@ -32,8 +32,9 @@ class LazyClients(Sequence[Client]):
     ``ids`` are distinct strings or whole numbers; or how many clients there are, whose ids are then 0, 1, 2 ...
     ``sizes`` says how many examples they have to train on, to validate with and to test on: three numbers where all
     clients have as many, or three columns. ``make`` returns what a split of ``Client`` may be, such as arrays (x, y),
-    the same whenever it is called; it is not called for splits without examples. A study continues only where ids, sizes and the code of ``make`` are the same, and
-    ``fingerprint``: a string to change when the data changes that ``make`` reads.
+    the same whenever it is called; it is not called for splits without examples. A study continues only where ids,
+    sizes and the code of ``make`` are the same, and ``fingerprint``: a string to change when the data changes that
+    ``make`` reads.
     """
 
     def __init__(
