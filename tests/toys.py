@@ -140,6 +140,11 @@ def problem() -> ft.Simulation:
     return ft.Simulation(Softmax(), clients(), "toy")
 
 
+def many() -> ft.Simulation:
+    """Sixty clients, known by ids and sizes."""
+    return ft.Simulation(Softmax(), lazy_clients(60), "many")
+
+
 def untested() -> ft.Simulation:
     """Clients without test examples."""
     return ft.Simulation(Softmax(), [replace(client, test=None) for client in clients()], "untested")

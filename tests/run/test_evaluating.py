@@ -216,7 +216,7 @@ def test_what_cannot_be_sampled_says_why():
     with pytest.raises(SpecError, match=r"wrong is pooled, .*: leave sample out, or make the metric with pooled=False"):
         study.evaluate("test", sample=30)
     with pytest.raises(SpecError, match="the sizes of these clients' data are known to them alone"):
-        sampling.check_sample(ft.Outside({"w": np.zeros(2)}, 100), 30)
+        sampling.checked(ft.Outside({"w": np.zeros(2)}, 100), 30)
 
 
 def test_fedtuner_run_samples_of_many_clients_only():

@@ -20,9 +20,8 @@ def run(arguments: Namespace) -> None:
     from fedtuner.core.schedule import outline
     from fedtuner.report.forecast import print_forecast
     from fedtuner.report.show import headline
-    from fedtuner.run import spec
+    from fedtuner.run import sampling, spec
     from fedtuner.run.result import load
-    from fedtuner.run.sampling import usual_sample
     from fedtuner.run.store import Folder
     from fedtuner.run.study import for_real, untuned
 
@@ -42,6 +41,8 @@ def run(arguments: Namespace) -> None:
     store = arguments.store or Path("runs") / f"{name}-{parsed.method.rpartition(':')[2]}{said}-seed{parsed.seed}"
     proxy = parsed.load(parsed.proxy) if parsed.proxy else None
     study = parsed.study(store / "proxy" if proxy else store, arguments.workers, proxy)
+    if arguments.evaluate_sample:  # refused before the work, not after it
+        sampling.checked(study.problem, arguments.evaluate_sample)
     if not arguments.json and not arguments.quiet:
         tell(headline(study.describe(), outline(study.schedule).arms))
     if arguments.dry_run:
@@ -60,7 +61,9 @@ def run(arguments: Namespace) -> None:
         study.extend(arguments.extend, progress)
     if arguments.resume_winner is not None:
         study.resume_winner(arguments.resume_winner, progress)
-    sample = usual_sample(study.problem) if arguments.evaluate_sample is None else arguments.evaluate_sample or None
+    sample = (
+        sampling.usual_sample(study.problem) if arguments.evaluate_sample is None else arguments.evaluate_sample or None
+    )
     how: dict[str, Any] = {"sample": sample, "progress": progress}
     study.evaluate("test", **how)
     if arguments.retrain is not None:

@@ -11,9 +11,11 @@ weighted by counted examples per example, and the standard error is that of a ra
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
+from fedtuner import checks
 from fedtuner.core.federation import Federation
 from fedtuner.core.store import Evaluation
 from fedtuner.core.tuner import Floats
@@ -31,8 +33,12 @@ def usual_sample(federation: Federation) -> int | None:
     return ENOUGH if possible and federation.population() > MANY else None
 
 
-def check_sample(federation: Federation, sample: int) -> None:
-    """Refuse to sample clients whose sizes are not known here, and metrics that are no means over clients."""
+def checked(federation: Federation, given: Any) -> int | None:
+    """Return a sample's size; None, all clients, where there are no more.
+
+    Refused are clients whose sizes are not known here, and metrics that are no means over clients.
+    """
+    sample = checks.whole("sample", given, LEAST, remedy=": an interval needs as many")
     if federation.executor is not None:
         why = "the sizes of these clients' data are known to them alone"
         raise SpecError(f"sample = {sample}, but {why}: leave sample out to evaluate on all")
@@ -40,6 +46,7 @@ def check_sample(federation: Federation, sample: int) -> None:
     if metric.pooled:
         why = f"{metric.name} is pooled, a value of all clients' examples together, and no mean over clients"
         raise SpecError(f"sample = {sample}, but {why}: leave sample out, or make the metric with pooled=False")
+    return None if sample >= federation.population() else sample
 
 
 def draw(sizes: Ints, sample: int, seed: int, split: str) -> tuple[Ints, Ints]:

@@ -26,12 +26,12 @@ from fedtuner.core.setup import Setup, check_given, resolve, searched, with_name
 from fedtuner.core.store import Store
 from fedtuner.core.tuner import Tuner
 from fedtuner.errors import Interrupted, SpecError, brief, suggest
+from fedtuner.run import sampling
 from fedtuner.run.asktell import AskTell
 from fedtuner.run.auto import auto, differing
 from fedtuner.run.forecast import Forecast, forecast
 from fedtuner.run.journal import Journal
 from fedtuner.run.result import Results
-from fedtuner.run.sampling import LEAST, check_sample
 from fedtuner.run.session import Session, Watch, Where, load_state, play
 from fedtuner.run.warm import found_by, with_prior
 from fedtuner.run.watch import Counter, Meter, Show, showing, stoppable
@@ -183,8 +183,7 @@ class Study(Results):
         checks.one_of("metric", metric, dict.fromkeys((known.name, *METRICS)))
         key = self.winner if rounds is None else (self.winner[0], checks.whole("rounds", rounds))
         if sample is not None:
-            check_sample(self.problem, checks.whole("sample", sample, LEAST, remedy=": an interval needs as many"))
-            sample = None if sample >= self.problem.population() else int(sample)
+            sample = sampling.checked(self.problem, sample)
         kept = self.journal.evaluation(key, split, config, sample)
         if kept is None:
             with self._session() as session, showing(progress, "evaluating") as show:
