@@ -8,9 +8,9 @@ journal are the real ones, with every decision and every record. Workers only le
 take, on a clock that counts (``virtual.py``); what calls, waits, bytes and saves cost the driver was measured
 (``calibrate.py``).
 
-*Efficiency* is the clients' training time over makespan times workers, after the workers have started. Arms of a rung
-and clients of a round bound it, whatever the driver does: *possible* is what a driver would reach that costs nothing,
-with every arm's rounds on their fair part of the workers and whole clients on each.
+*Efficiency* is the clients' training time over makespan times workers, after the workers have started. The schedule
+bounds it, whatever the driver does (*bound*): arms wait for each other at a rung, an arm's rounds come one after the
+other, and a round has only so many clients to share out.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Charged(InMemory):
 
     def save(self, key: Key, state: State, belief: Any) -> str:
         size, costs = sum(v.nbytes for v in (state.w, *state.slots.values())), self.cluster.costs
-        self.cluster.charge(costs.save + size * costs.save_byte)
+        self.cluster.charge(costs.save + costs.sync + size * (costs.save_byte + costs.disk_byte))
         self.saved += size
         return super().save(key, state, belief)
 
@@ -104,12 +104,13 @@ class Scenario:
     halving: bool = False  # eliminations by 3 down to one arm, with as many rounds after each; else none
     unequal: bool = False  # arms of 1 to 4 epochs
     seconds: float = 0.2  # of a client's training, for an epoch
+    every: float = 10.0  # between the states of an arm that the driver saves
 
     @property
     def name(self) -> str:
         how = "halving" if self.halving else "no elimination"
         how += ", 1 to 4 epochs" if self.unequal else ""
-        return f"{self.workers} workers, {self.arms} arms, {self.megabytes:g} MB, {how}"
+        return f"{self.workers} workers, {self.arms} arms, {self.megabytes:g} MB, {how}, {self.seconds:g} s a client"
 
     @property
     def rungs(self) -> list[tuple[int, int]]:
@@ -124,14 +125,11 @@ class Scenario:
         budget, last = sum(arms * rounds for arms, rounds in self.rungs), len(self.rungs) * self.rounds
         return ft.halving(budget=budget, longest=last, eta=3, eliminations=len(self.rungs) - 1)
 
-    def possible(self) -> float:
-        """Return the efficiency that arms of equal work and whole clients allow."""
-        units = 0.0
-        for arms, rounds in self.rungs:
-            each = max(1, min(COHORT, self.workers // arms))  # workers of an arm
-            at_once = max(1, min(arms, self.workers // each))
-            units += rounds * math.ceil(arms / at_once) * math.ceil(COHORT / each)
-        return sum(arms * rounds for arms, rounds in self.rungs) * COHORT / (units * self.workers)
+    def bound(self) -> float:
+        """Return the efficiency that the schedule allows where all arms have the same work."""
+        alone = math.ceil(COHORT / min(COHORT, self.workers))  # clients one after the other in an arm's round
+        least = sum(rounds * max(arms * COHORT / self.workers, alone) for arms, rounds in self.rungs)
+        return sum(arms * rounds for arms, rounds in self.rungs) * COHORT / (least * self.workers)
 
 
 def _make(id: Any, split: str) -> Any:
@@ -139,20 +137,28 @@ def _make(id: Any, split: str) -> Any:
     return np.full(count, stream(0, "client", id).random())
 
 
-def simulate(scenario: Scenario, costs: Costs, seed: int = 0) -> dict[str, Any]:
-    """Run a study on a simulated cluster and return what it took."""
-    Ghost.scale = scenario.megabytes * 1e6 / (4 * ENTRIES)
-    cluster = Cluster(scenario.workers, PER_NODE, MEMORY, costs)
+def study_of(scenario: Scenario, **where: Any) -> ft.Study:
+    """Run a scenario's study."""
     clients = ft.LazyClients(CLIENTS, (EXAMPLES, 2, 2), _make)
     problem = ft.Simulation(Sleeper(scenario.seconds / EXAMPLES), clients, "sleeping")
     space = ft.Space({"epochs": ft.Int(1, 4)} if scenario.unequal else {"epochs": [1]}, {"lr": ft.Float(0.5, 1.0)})
+    return ft.tune(
+        problem, space, fedex=None, schedule=scenario.schedule(), cohort=COHORT, progress=False, **where
+    )  # fmt: skip
+
+
+LAST: list[ft.Study] = []  # the study that was simulated last
+
+
+def simulate(scenario: Scenario, costs: Costs) -> dict[str, Any]:
+    """Run a study on a simulated cluster and return what it took."""
+    Ghost.scale = scenario.megabytes * 1e6 / (4 * ENTRIES)
+    cluster = Cluster(scenario.workers, PER_NODE, MEMORY, costs)
     began, store = time.process_time(), Charged(cluster)
     with running(cluster, (driver, team, worker, saving)), patch.object(pool.pool, "rest", lambda kind, actors: None):
-        study = ft.tune(
-            problem, space, fedex=None, schedule=scenario.schedule(), cohort=COHORT, seed=seed, store=store,
-            workers=scenario.workers, executor=Ray(), progress=False,
-        )  # fmt: skip
+        study = study_of(scenario, store=store, workers=scenario.workers, executor=Ray(every=scenario.every))
         makespan = cluster.monotonic()
+    LAST[:] = [study]
     busy = sum(actor.busy for actor in cluster.actors)
     rounds = study.rounds_used
     assert rounds == sum(arms * n for arms, n in scenario.rungs), rounds
@@ -163,7 +169,7 @@ def simulate(scenario: Scenario, costs: Costs, seed: int = 0) -> dict[str, Any]:
         "hired": len(cluster.actors),
         "makespan": makespan,
         "efficiency": busy / (scenario.workers * (makespan - costs.start)),
-        "possible": scenario.possible() if not scenario.unequal else None,
+        "bound": None if scenario.unequal else scenario.bound(),
         "driver_processor": cluster.processor,
         "driver_ray_and_saving": cluster.charged,
         "driver_load": (cluster.processor + cluster.charged) / makespan,
@@ -180,13 +186,14 @@ def simulate(scenario: Scenario, costs: Costs, seed: int = 0) -> dict[str, Any]:
 def scenarios() -> list[Scenario]:
     sizes = (0.1, 1, 10, 100)
     many = [Scenario(27, 27, size, 40) for size in sizes]
-    many += [Scenario(27, 27, 1, 40, unequal=True)]
+    many += [Scenario(27, 27, 100, 40, every=60.0), Scenario(27, 27, 1, 40, unequal=True)]
     many += [Scenario(workers, 27, 1, 20, halving=True) for workers in (10, 27, 100)]
-    many += [Scenario(workers, 1, 1, 40) for workers in (1, 5, 10, 27)]  # the clients of a round are spread
-    many += [Scenario(10, 1, size, 40) for size in (10, 100)]
+    many += [Scenario(workers, 1, 1, 300) for workers in (1, 5, 10, 27)]  # the clients of a round are spread
+    many += [Scenario(10, 1, size, 300) for size in (10, 100)]
     many += [Scenario(workers, 243, 1, 12) for workers in (10, 100, 300)]
     many += [Scenario(workers, 729, 1, 12) for workers in (100, 300, 1000)]
     many += [Scenario(1000, 729, size, 12) for size in (0.1, 10, 100)]
+    many += [Scenario(1000, 729, size, 12, every=600.0) for size in (10, 100)]
     many += [Scenario(1000, 729, 1, 12, seconds=seconds) for seconds in (2.0, 0.02)]
     return [*many, *(Scenario(workers, 729, 1, 4, halving=True) for workers in (100, 1000))]
 
@@ -207,10 +214,10 @@ def main() -> None:
 
 
 def line(row: dict[str, Any]) -> str:
-    possible = "" if row["possible"] is None else f" (possible {row['possible']:.0%})"
+    bound = "" if row["bound"] is None else f" (bound {row['bound']:.0%})"
     return (
-        f"{row['name']}, {row['seconds']:g} s a client: {row['makespan']:.0f} s, efficiency {row['efficiency']:.0%}"
-        f"{possible}, driver {row['driver_load']:.0%} busy, {row['driver_network_bytes'] / 1e9:.1f} GB through it "
+        f"{row['name']}, saved every {row['every']:g} s: {row['makespan']:.0f} s, efficiency {row['efficiency']:.0%}"
+        f"{bound}, driver {row['driver_load']:.0%} busy, {row['driver_network_bytes'] / 1e9:.1f} GB through it "
         f"[{row['took']:.0f} s]"
     )
 

@@ -11,9 +11,11 @@ its answer is known before the clock gets there.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 import types
+from bisect import bisect, insort
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -33,8 +35,10 @@ class Costs:
     latency: float = 1e-3  # from a call to its begin, and from its end to the answer
     get_byte: float = 0.3e-9  # to copy what has come out of the object store
     put_byte: float = 0.3e-9
-    save: float = 5e-3  # a state
+    save: float = 1e-3  # a state
     save_byte: float = 2e-9
+    sync: float = 2e-3  # until a file is on the disk
+    disk_byte: float = 1e-9  # 1 GB/s
     network_byte: float = 8 / 10e9  # 10 Gbit/s for each node
     start: float = 5.0  # of a worker
 
@@ -51,10 +55,24 @@ class Ghost(np.ndarray):
 
 @dataclass
 class Node:
-    """A machine: what it sends and receives takes its turn."""
+    """A machine: one thing at a time is on its network."""
 
-    free: float = 0.0  # when its network is free
+    taken: list[tuple[float, float]] = field(default_factory=list)  # begin and end of what is on it, in order
     moved: int = 0  # bytes
+
+    def gap(self, when: float, length: float) -> float:
+        """Return the first time from ``when`` on at which the network is free for so long."""
+        for begin, end in self.taken[max(0, bisect(self.taken, (when, math.inf)) - 1) :]:
+            if begin >= when + length:
+                break
+            when = max(when, end)
+        return when
+
+    def take(self, when: float, length: float, now: float) -> None:
+        """Keep the network busy; what ended before ``now`` is forgotten."""
+        insort(self.taken, (when, when + length))
+        while self.taken and self.taken[0][1] < now:
+            del self.taken[0]
 
 
 @dataclass(eq=False)
@@ -152,11 +170,13 @@ class Cluster:
         """Return when so many bytes are there; both networks are busy for as long."""
         if source == target or not size:
             return when
-        ends = (self.nodes[source], self.nodes[target])
-        arrives = max(when, *(node.free for node in ends)) + size * self.costs.network_byte
+        ends, length, begin = (self.nodes[source], self.nodes[target]), size * self.costs.network_byte, -1.0
+        while begin != when:  # a time that suits both
+            begin, when = when, ends[1].gap(ends[0].gap(when, length), length)
         for node in ends:
-            node.free, node.moved = arrives, node.moved + size
-        return arrives
+            node.take(when, length, self.now)
+            node.moved += size
+        return when + length
 
     def _fetched(self, ref: Ref, node: str, when: float) -> float:
         """Return when something is on a node; it is sent there once."""
