@@ -26,7 +26,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from fedtuner.run.executors.on_ray import Ray, driver, pool, team, worker
+from fedtuner.run.executors.on_ray import Ray, driver, pool
 
 import fedtuner as ft
 from fedtuner.core.metric import NOTHING, Metrics
@@ -155,7 +155,10 @@ def simulate(scenario: Scenario, costs: Costs) -> dict[str, Any]:
     Ghost.scale = scenario.megabytes * 1e6 / (4 * ENTRIES)
     cluster = Cluster(scenario.workers, PER_NODE, MEMORY, costs)
     began, store = time.process_time(), Charged(cluster)
-    with running(cluster, (driver, team, worker, saving)), patch.object(pool.pool, "rest", lambda kind, actors: None):
+    with (
+        running(cluster, driver.__package__, saving.__name__),
+        patch.object(pool.pool, "rest", lambda kind, actors: None),
+    ):
         study = study_of(scenario, store=store, workers=scenario.workers, executor=Ray(every=scenario.every))
         makespan = cluster.monotonic()
     LAST[:] = [study]
@@ -194,8 +197,8 @@ def scenarios() -> list[Scenario]:
     many += [Scenario(workers, 729, 1, 6) for workers in (100, 1000)]
     many += [Scenario(1000, 729, 1, 6, seconds=seconds) for seconds in (2.0, 0.02)]
     many += [Scenario(1000, 729, size, 6) for size in (0.1, 10, 100)]
-    many += [Scenario(1000, 729, size, 6, seconds=20.0, every=600.0) for size in (10, 100)]
-    return [*many, Scenario(1000, 729, 1, 3, halving=True, seconds=2.0)]
+    many += [Scenario(1000, 729, 100, 6, seconds=4.0, every=600.0)]
+    return [*many, Scenario(1000, 729, 1, 3, halving=True, seconds=0.5)]
 
 
 def main() -> None:

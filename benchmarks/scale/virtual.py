@@ -286,18 +286,19 @@ def weight(value: Any) -> int:
 
 
 @contextmanager
-def running(cluster: Cluster, modules: Sequence[types.ModuleType]) -> Iterator[None]:
-    """Let modules see the cluster in place of ``ray``, and its clock in place of ``time``."""
+def running(cluster: Cluster, *packages: str) -> Iterator[None]:
+    """Let all see the cluster in place of ``ray``, and the modules of these packages its clock in place of ``time``."""
+    modules: list[Any] = [m for name, m in sys.modules.items() if name.startswith(packages) and hasattr(m, "time")]
     before, real = [module.time for module in modules], sys.modules.get("ray")
     CLUSTER.append(cluster)
     sys.modules["ray"] = cluster.module()
     for module in modules:
-        module.time = cluster  # type: ignore[attr-defined]
+        module.time = cluster
     try:
         yield
     finally:
         for module, clock in zip(modules, before, strict=True):
-            module.time = clock  # type: ignore[attr-defined]
+            module.time = clock
         CLUSTER.pop()
         del sys.modules["ray"]
         if real is not None:

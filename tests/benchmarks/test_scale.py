@@ -55,7 +55,7 @@ def test_calls_take_their_time_on_a_clock_that_only_counts(scale):
             cluster.work(seconds)
             return given
 
-    with virtual.running(cluster, ()):
+    with virtual.running(cluster, "nothing"):
         import ray
 
         first, second = (ray.remote(Worker).options().remote() for _ in range(2))
