@@ -80,13 +80,20 @@ def test_the_simulated_cluster_runs_the_real_study(scale, workers, arms):
     pytest.importorskip("fedtuner.run.executors.on_ray", reason="the simulated cluster runs the Ray executor's driver")
     cluster, virtual = scale("cluster"), scale("virtual")
     scenario = cluster.Scenario(workers, arms, 1.0, 6, halving=arms > 1, unequal=arms > 1)
-    found, history = cluster.simulate(scenario, virtual.Costs()), None
+    found = cluster.simulate(scenario, virtual.Costs())
     assert found["rounds_used"] == sum(arms * rounds for arms, rounds in scenario.rungs)
     assert 0.2 < found["efficiency"] <= 1
     assert found["hired"] <= workers
     assert found["driver_network_bytes"] > 0
     history = cluster.study_of(scenario, workers=1).history
     assert repr(cluster.LAST[-1].history) == repr(history)
+
+
+def test_answers_that_overtake_each_other_lose_no_round(scale):
+    """A large state is on its way for longer than the rounds after it take: their small answer is there before it."""
+    pytest.importorskip("fedtuner.run.executors.on_ray", reason="the simulated cluster runs the Ray executor's driver")
+    scenario = scale("cluster").Scenario(16, 16, 100.0, 20, seconds=0.02, every=0.5)
+    assert scale("cluster").simulate(scenario, scale("virtual").Costs())["rounds_used"] == 320
 
 
 def test_what_arms_and_clients_allow_is_computed_by_hand(scale):
