@@ -205,7 +205,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Studies on a simulated cluster.")
     parser.add_argument("--only", default="", help="scenarios whose name has this in it; others stay as they were")
     parser.add_argument("--out", type=Path, default=RESULTS / "cluster.json")
+    parser.add_argument("--table", action="store_true", help="only print what was found, as Markdown")
     arguments = parser.parse_args()
+    if arguments.table:
+        print("\n".join(table(json.loads(arguments.out.read_text())["rows"])))
+        return
     known = json.loads((RESULTS / "calibration.json").read_text())
     costs = Costs(**known)
     kept = json.loads(arguments.out.read_text())["rows"] if arguments.only and arguments.out.exists() else []
@@ -224,6 +228,24 @@ def line(row: dict[str, Any]) -> str:
         f"{bound}, driver {row['driver_load']:.0%} busy, {row['driver_network_bytes'] / 1e9:.1f} GB through it "
         f"[{row['took']:.0f} s]"
     )
+
+
+def table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return lines of Markdown."""
+    made = ["| workers | arms | model | | makespan | efficiency (bound) | driver | through it |", "|---" * 8 + "|"]
+    for row in rows:
+        how = ["halving"] if row["halving"] else []
+        how += ["1 to 4 epochs"] if row["unequal"] else []
+        how += [f"{row['seconds']:g} s a client"] if row["seconds"] != 0.2 else []
+        how += [f"saved every {row['every']:g} s"] if row["every"] != 10 else []
+        bound = "" if row["bound"] is None else f" ({row['bound']:.0%})".replace("%", " %")
+        cells = (
+            f"{row['workers']:,}", str(row["arms"]), f"{row['megabytes']:g} MB", ", ".join(how),
+            f"{row['makespan']:.0f} s", f"{row['efficiency']:.0%}".replace("%", " %") + bound,
+            f"{row['driver_load']:.0%}".replace("%", " %"), f"{row['driver_network_bytes'] / 1e9:.1f} GB",
+        )  # fmt: skip
+        made.append(f"| {' | '.join(cells)} |")
+    return made
 
 
 if __name__ == "__main__":
