@@ -15,7 +15,7 @@ import fedtuner
 
 PUBLIC = {
     "Space", "Float", "Int", "PowerOfTwo", "Choice", "OneMinus", "When",
-    "Client", "Simulation", "Outside", "Learner", "Metric", "Metrics",
+    "Client", "LazyClients", "Simulation", "Outside", "Learner", "Metric", "Metrics",
     "tune", "prepare", "untuned", "load", "auto", "paper", "Study", "FedEx", "halving", "random_search", "hyperband",
     "fedpop", "FedPop",
     "FedtunerError", "Interrupted",

@@ -129,8 +129,20 @@ def clients(n: int = 6, bad: int | None = None) -> list[ft.Client]:
     return made
 
 
+def lazy_clients(n: int = 6) -> ft.LazyClients:
+    """The same clients, known by ids and sizes."""
+    listed = {client.id: client for client in clients(n)}
+    sizes = [[len(getattr(client, split)[1]) for client in listed.values()] for split in ("train", "valid", "test")]
+    return ft.LazyClients(list(listed), sizes, lambda id, split: getattr(listed[id], split))
+
+
 def problem() -> ft.Simulation:
     return ft.Simulation(Softmax(), clients(), "toy")
+
+
+def many() -> ft.Simulation:
+    """Sixty clients, known by ids and sizes."""
+    return ft.Simulation(Softmax(), lazy_clients(60), "many")
 
 
 def untested() -> ft.Simulation:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from fedtuner import data, flower, methods, metrics, pytorch, samplers, schedules, sklearn, space, tuners, watchers
     from fedtuner.core.metric import Metric, Metrics
     from fedtuner.errors import FedtunerError, Interrupted
-    from fedtuner.federations import Client, Learner, Outside, Simulation
+    from fedtuner.federations import Client, LazyClients, Learner, Outside, Simulation
     from fedtuner.run.auto import auto
     from fedtuner.run.paper import paper
     from fedtuner.run.result import load
@@ -27,7 +27,7 @@ __all__ = [
     # spaces
     "Space", "Float", "Int", "PowerOfTwo", "Choice", "OneMinus", "When",
     # problems
-    "Client", "Simulation", "Outside", "Learner", "Metric", "Metrics",
+    "Client", "LazyClients", "Simulation", "Outside", "Learner", "Metric", "Metrics",
     # tuning
     "tune", "prepare", "untuned", "load", "auto", "paper", "Study", "FedEx", "halving", "random_search", "hyperband",
     "fedpop", "FedPop",
@@ -41,7 +41,7 @@ __all__ = [
 
 _FROM = {
     "space": ("Space", "Float", "Int", "PowerOfTwo", "Choice", "OneMinus", "When"),
-    "federations": ("Client", "Learner", "Simulation", "Outside"),
+    "federations": ("Client", "LazyClients", "Learner", "Simulation", "Outside"),
     "core.metric": ("Metric", "Metrics"),
     "run.auto": ("auto",),
     "run.paper": ("paper",),

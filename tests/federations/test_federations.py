@@ -44,6 +44,7 @@ def lazily(client: ft.Client) -> ft.Client:
 MEMBERS = {
     "simulation": toys.problem,
     "lazy clients": lambda: ft.Simulation(toys.Softmax(), map(lazily, toys.clients())),
+    "clients by columns": lambda: ft.Simulation(toys.Softmax(), toys.lazy_clients()),
     "clients without data": lambda: ft.Simulation(toys.Softmax(), [*toys.clients(2), ft.Client("new", None, None)]),
     "outside, by id": lambda: ft.Outside(ARRAYS, ["phone", "tablet", 3, "3"]),
     "outside, by number": lambda: ft.Outside(ARRAYS, 12, "anonymous", Metric("mean squared error", worst=np.inf)),

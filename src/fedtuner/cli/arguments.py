@@ -93,6 +93,12 @@ def _on_studies(commands: Any) -> None:
     run.add_argument("--retrain", type=whole, metavar="ROUNDS", help="then train its configuration from new weights")
     run.add_argument("--baseline", action="store_true", help="also train the untuned default, to compare with")
     run.add_argument(
+        "--evaluate-sample",
+        type=whole,
+        metavar="N",
+        help="evaluate on N clients, drawn at random; 0: on all (default: all, but 10,000 of more than 100,000)",
+    )
+    run.add_argument(
         "--dry-run", action="store_true", help="only say what it will do and take: arms, rounds, bytes, time"
     )
     run.add_argument("--json", action="store_true", help="print the result as JSON")

@@ -21,7 +21,7 @@ def run(arguments: Namespace) -> None:
     from fedtuner.core.schedule import outline
     from fedtuner.report.forecast import print_forecast
     from fedtuner.report.show import headline
-    from fedtuner.run import spec
+    from fedtuner.run import sampling, spec
     from fedtuner.run.result import load
     from fedtuner.run.store import at
     from fedtuner.run.study import for_real, untuned
@@ -42,6 +42,8 @@ def run(arguments: Namespace) -> None:
     store = arguments.store or Path("runs") / f"{name}-{parsed.method.rpartition(':')[2]}{said}-seed{parsed.seed}"
     proxy = parsed.load(parsed.proxy) if parsed.proxy else None
     study = parsed.study(store / "proxy" if proxy else store, arguments.workers, proxy)
+    if arguments.evaluate_sample:  # refused before the work, not after it
+        sampling.checked(study.problem, arguments.evaluate_sample)
     if not arguments.json and not arguments.quiet:
         tell(headline(study.describe(), outline(study.schedule).proposed))
     if arguments.dry_run:
@@ -60,15 +62,19 @@ def run(arguments: Namespace) -> None:
         study.extend(arguments.extend, progress)
     if arguments.resume_winner is not None:
         study.resume_winner(arguments.resume_winner, progress)
-    study.evaluate("test")
+    sample = (
+        sampling.usual_sample(study.problem) if arguments.evaluate_sample is None else arguments.evaluate_sample or None
+    )
+    how: dict[str, Any] = {"sample": sample, "progress": progress}
+    study.evaluate("test", **how)
     if arguments.retrain is not None:
-        study.retrain(arguments.retrain, progress).evaluate("test")
+        study.retrain(arguments.retrain, progress).evaluate("test", **how)
     if arguments.baseline:
         default = untuned(study, progress)
-        default.evaluate("test")
-        default.evaluate("test", rounds=min(study.schedule.longest, study.schedule.budget))
+        default.evaluate("test", **how)
+        default.evaluate("test", rounds=min(study.schedule.longest, study.schedule.budget), **how)
         for each in (study, default):  # to say whether tuning has paid, without a look at the test data
-            each.evaluate("valid")
+            each.evaluate("valid", **how)
     _print_study(store, arguments.json, kept=f"fedtuner show {store}", arms=False)
 
 

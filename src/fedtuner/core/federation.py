@@ -9,6 +9,9 @@ from collections.abc import Mapping, Sequence, Sized
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedtuner.core.executor import OpenExecutor
 from fedtuner.core.metric import Metric
 from fedtuner.core.model import Model
@@ -128,3 +131,6 @@ class HasData(Federation, Protocol):
 
     def size(self, client: int, split: str) -> int:
         """Return how many examples a client's split has, without loading it."""
+
+    def sizes(self, split: str) -> NDArray[np.int64]:
+        """Return how many examples each of ``everyone()`` has in a split."""

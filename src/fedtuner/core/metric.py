@@ -136,10 +136,16 @@ class Metric:
             return mean
         total = np.sum(sums, axis=0)
         lost = sum(m.count for m in metrics if m.count and not m.finite) / mean.count
+        error = self.of_sums(total, lost)
+        return replace(mean, error=error, sums=tuple(map(float, total)))
+
+    def of_sums(self, total: NDArray[np.float64], lost: float = 0.0) -> float:
+        """Return the error of sums over clients; the part ``lost`` of their examples counts with the worst error."""
+        assert self.value is not None
         error = self.error_of(self.value(total))
         if lost:
             error = self.worst if lost == 1 or math.isinf(self.worst) else (1 - lost) * error + lost * self.worst
-        return replace(mean, error=error, sums=tuple(map(float, total)))
+        return error
 
     @property
     def sent(self) -> int:

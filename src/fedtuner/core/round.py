@@ -82,8 +82,9 @@ class Round:
         setup, jobs = self.setup, []
         candidates, theta = setup.tuner.offers(state.belief)
         edges = np.cumsum(theta)
+        best = Choice(setup.tuner.summary(state.belief).mode, setup.tuner.best(state.belief))
         for i in clients:
-            choice = Choice(setup.tuner.summary(state.belief).mode, setup.tuner.best(state.belief))
+            choice = best
             if config == "sample":
                 u = stream(setup.seed, "evaluate", split, self.federation.id_of(i)).random()
                 label = int(np.searchsorted(edges / edges[-1], u, side="right"))

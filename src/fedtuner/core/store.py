@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from fedtuner.core.across import ALL
+from fedtuner.core.metric import Z
 from fedtuner.core.model import Vectors
 from fedtuner.core.place import Place
 from fedtuner.core.records import Arm, Blob, Key, Record, State
@@ -88,7 +89,10 @@ class Eliminated:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Means over all clients, before local training (global) and after it (personalized)."""
+    """Means over all clients by |V|, before local training (global) and after it (personalized).
+
+    Those of a ``sample`` are estimates of them, with their standard errors.
+    """
 
     loss_before: float
     loss_after: float
@@ -101,23 +105,40 @@ class Evaluation:
     spread_after: float = math.nan
     undefined: int = 0  # clients with examples for whom the error is not defined
     breakdown: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # errors of the worst tenth, groups ...
+    sample: int = 0  # draws of clients; 0: it is of all
+    population: int = 0  # of how many clients they were drawn
+    loss_spread_before: float = math.nan  # standard errors of a sample's mean losses
+    loss_spread_after: float = math.nan
 
     def found(self, when: str) -> tuple[float, float]:
         """Return the mean error "before" or "after" local training, and its standard error."""
         return getattr(self, f"error_{when}"), getattr(self, f"spread_{when}")
 
     def mean(self, metric: str, across: str = ALL) -> dict[str, float]:
-        """Return a metric as {"global": ..., "personalized": ...}; with ``missing`` and ``undefined`` if not 0."""
+        """Return a metric as {"global": ..., "personalized": ...}; with ``missing`` and ``undefined`` if not 0.
+
+        Of a sample there are ``sample``, ``clients`` (how many they are) and ``population``, too; and of a mean over
+        clients the ends of its interval of 95 %: ``global_low``, ``global_high`` ...
+        """
         before, after = self.breakdown.get(across, (math.nan, math.nan))
         if across == ALL:
             before, after = getattr(self, f"{metric}_before"), getattr(self, f"{metric}_after")
         counts = {name: float(n) for name in ("missing", "undefined") if (n := getattr(self, name))}
-        return {"global": before, "personalized": after, **counts}
+        found = {"global": before, "personalized": after, **counts}
+        if not self.sample:
+            return found
+        found |= {name: float(getattr(self, name)) for name in ("sample", "clients", "population")}
+        if across == ALL:
+            name = "spread" if metric == "error" else "loss_spread"
+            for side, mean, when in (("global", before, "before"), ("personalized", after, "after")):
+                half = Z * getattr(self, f"{name}_{when}")
+                found |= {f"{side}_low": mean - half, f"{side}_high": mean + half}
+        return found
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """An arm's state was evaluated on all clients."""
+    """An arm's state was evaluated, on all clients or on a sample of them."""
 
     event: ClassVar[str] = "evaluated"
     arm: int

@@ -7,9 +7,10 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtuner import checks
 from fedtuner.core.code import known_by
@@ -50,11 +51,39 @@ class Lazy(Protocol):
         """Return what the data is known by: the same for the same examples."""
 
 
+@runtime_checkable
+class Columns(Protocol):
+    """Clients of which ids and sizes are known as columns, and whose splits are all lazy: ``LazyClients``.
+
+    They are checked as columns, not client by client, and none is kept.
+    """
+
+    @property
+    def ids(self) -> Sequence[str | int]:
+        """Return distinct ids."""
+
+    @property
+    def sizes(self) -> Mapping[str, NDArray[np.int64]]:
+        """Return how many examples each client has, by split."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Return what ids, sizes and data are known by."""
+
+    @property
+    def code(self) -> str:
+        """Return what the code that makes or reads the data is known by."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, i: int) -> Client: ...
+
+
 class Simulation(FederationDefaults):
     """A problem in this process: a model (a task or a learner) and its clients; ``groups`` names their groups by id."""
 
     def __init__(
-        self, model: Task | Learner, clients: Iterable[Client], name: str = "simulation",
+        self, model: Task | Learner, clients: Iterable[Client] | Columns, name: str = "simulation",
         groups: Mapping[str | int, str] | None = None,
     ) -> None:  # fmt: skip
         if isinstance(model, type) or not all(hasattr(model, name) for name in ("evaluate", "prepare", "layout")):
@@ -65,7 +94,8 @@ class Simulation(FederationDefaults):
         if not isinstance(name, str) or not name.isprintable():
             raise SpecError(f"name = {brief(name)}, but must be a string of one line")
         self.model = model
-        self.clients = tuple(clients)
+        self._columns = clients if isinstance(clients, Columns) else None
+        self.clients: Sequence[Client] = cast(Any, clients) if self._columns else tuple(clients)
         self.name = name
         self.left_out: list[str | int] = list(getattr(clients, "left_out", ()))  # ids of those too small to split
         self._prepared: dict[tuple[int, str], Sized] = {}
@@ -73,6 +103,10 @@ class Simulation(FederationDefaults):
         if not self.clients:
             few = f": {len(self.left_out)} have too few examples for three splits" if self.left_out else ""
             raise SpecError(f"a problem needs at least one client{few}")
+        self.groups = checks.groups(groups, self._distinct() if self._columns is None else self._columns.ids)
+
+    def _distinct(self) -> set[str | int]:
+        """Return the ids of clients that were given one by one; refuse what are none, or two alike."""
         seen: set[str | int] = set()
         for client in self.clients:
             if not isinstance(client, Client):
@@ -80,7 +114,7 @@ class Simulation(FederationDefaults):
             if client.id in seen:
                 raise SpecError(f"two clients have the id {brief(client.id)}: ids must differ")
             seen.add(client.id)
-        self.groups = checks.groups(groups, seen)
+        return seen
 
     @property
     def task(self) -> Task | Learner:
@@ -111,11 +145,14 @@ class Simulation(FederationDefaults):
             self._visit.clear()
         if key not in self._visit:
             self._visit[key] = self._prepare(client, split, given.load())
+            if len(self._visit[key]) != len(given):  # clients are drawn, and work is shared out, by their sizes
+                what = f"client {brief(self.clients[client].id)}, {split} data"
+                raise TaskError(f"{what}: {len(self._visit[key])} examples were loaded, but its size is {len(given)}")
         return self._visit[key]
 
     def on(self, device: str) -> Simulation:
         """Return the same problem with its model and data on another device, such as ``cuda``."""
-        moved = Simulation(self.model.on(device), self.clients, self.name, self.groups)
+        moved = Simulation(self.model.on(device), self._columns or self.clients, self.name, self.groups)
         moved.left_out = self.left_out
         return moved
 
@@ -135,17 +172,17 @@ class Simulation(FederationDefaults):
         config = defaults(self.model.hyperparameters)
         if setup is not None and self.model.own_training:  # what its code reads is for the space to say
             config = {**{name: domain.ends()[0] for name, domain in setup.space.client.items()}, **config}
-        sizes = {split: [self.size(i, split) for i in range(len(self.clients))] for split in SPLITS}
-        for i, client in enumerate(self.clients):
-            given = [split for split in SPLITS if getattr(client, split) is not None]
-            if given and not any(sizes[split][i] for split in given):
+        sizes = {split: self.sizes(split) for split in SPLITS}
+        for i in map(int, np.flatnonzero(sum(sizes.values()) == 0)):
+            client = self.clients[i]
+            if any(getattr(client, split) is not None for split in SPLITS):
                 raise SpecError(
                     f"client {client.id!r} has no examples at all: leave it out, or give None for its splits"
                 )
         for split in ("train", "valid"):
-            if not any(sizes[split]):
+            if not sizes[split].any():
                 raise SpecError(f"no client has any {split} examples")
-        first = next(i for i, n in enumerate(sizes["train"]) if n)
+        first = int(np.argmax(sizes["train"] > 0))
         w = self.model.initial(0)
         try:
             with warnings.catch_warnings():
@@ -161,7 +198,7 @@ class Simulation(FederationDefaults):
         if metrics.undefined and not self._defined(w, config):
             rule = "it must be defined for some client"
             raise TaskError(f"the {self.model.metric.name} of the untrained model is NaN for every client: {rule}")
-        for i, split, row in _odd(self.clients):
+        for i, split, row in _odd(self.clients) if self._columns is None else ():
             x, y = getattr(self.clients[i], split)
             what = f"client {brief(self.clients[i].id)}, {split} data, example {row}"
             try:
@@ -182,6 +219,9 @@ class Simulation(FederationDefaults):
         digest.update(repr(self.model.layout()).encode())
         if self.groups:
             digest.update(repr(sorted(self.groups.items(), key=str)).encode())
+        if self._columns is not None:
+            digest.update(self._columns.fingerprint.encode())
+            return digest.hexdigest()
         for i, client in enumerate(self.clients):
             digest.update(repr((client.id, [self.size(i, split) for split in SPLITS])).encode())
             for split in SPLITS:
@@ -194,9 +234,10 @@ class Simulation(FederationDefaults):
 
     @cached_property
     def code(self) -> Mapping[str, str]:  # type: ignore[override]
-        """What the model's code is known by: as the model says, or by its class and attributes."""
+        """What the model's code is known by, as it says or by its class and attributes; and that of lazy clients."""
         known = getattr(self.model, "code", None)
-        return known if isinstance(known, Mapping) else {"model": known_by(self.model)}
+        made = known if isinstance(known, Mapping) else {"model": known_by(self.model)}
+        return made if self._columns is None else {**made, "data": self._columns.code}
 
     def describe(self) -> dict[str, Any]:
         """Return name, number of clients, fingerprint and, as the bits depend on it, a device that is not the CPU."""
@@ -217,14 +258,21 @@ class Simulation(FederationDefaults):
                 return len(given)
         return len(self.data(client, split))
 
+    def sizes(self, split: str) -> NDArray[np.int64]:
+        if self._columns is not None:
+            return self._columns.sizes[split]
+        return np.array([self.size(i, split) for i in range(len(self.clients))], np.int64)
+
     def _sample(self, client: int) -> Sized:
         given = self.clients[client].train
         if not isinstance(given, Lazy):
             return self.data(client, "train")
         loaded = given.load()
-        return self._prepare(
-            client, "train", _few(loaded) if isinstance(loaded, Mapping) else tuple(map(_few, loaded))
-        )  # fmt: skip
+        if isinstance(loaded, Mapping):
+            loaded = _few(loaded)
+        elif isinstance(loaded, tuple):
+            loaded = tuple(map(_few, loaded))
+        return self._prepare(client, "train", loaded)
 
 
 def _few(part: Any) -> Any:

@@ -23,6 +23,7 @@ _ABOUT = {
     "eliminated": "elimination of arm {0}",
     "winner": "winner",
     "evaluated": "evaluation of arm {0} after round {1} on the {2} data, {3}",
+    "sampled": "evaluation of arm {0} after round {1} on the {2} data of {4} clients drawn, {3}",
 }
 
 
@@ -67,6 +68,7 @@ def _things(study: Journal) -> dict[str, Mapping[tuple[Any, ...], Mapping[str, A
         "eliminated": {(id,): vars(gone) for id, gone in study.eliminated.items()},
         "winner": {} if won is None else {(): vars(won)},
         "evaluated": {(*key, split, how): vars(found) for (key, split, how), found in study.evaluated.items()},
+        "sampled": {(*key, *more): vars(found) for (key, *more), found in study.sampled.items()},
     }
 
 

@@ -201,7 +201,8 @@ def _print_evaluations(out: Console, summary: Mapping[str, Any], metric: Metric)
     from rich.table import Table
 
     evaluations, budget, longest = summary["evaluations"], summary["budget"], summary["spec"]["schedule"]["longest"]
-    over = f"{metric.name} over all clients (95 %)"
+    samples = {int(v["sample"]): v for kept in evaluations.values() for v in kept.values() if "sample" in v}
+    over = f"{metric.name} over {'' if samples else 'all '}clients (95 %)"
     table = Table(over, "global", "personalized", box=None, pad_edge=False, header_style="dim")
     untuned = "untuned (the method's default, {})"
     notes = {
@@ -215,6 +216,7 @@ def _print_evaluations(out: Console, summary: Mapping[str, Any], metric: Metric)
             split, config, measured = key.split(" ")
             if measured == "error":
                 how = f"{notes[name]}, {split}" + (", sampled configurations" if config == "sample" else "")
+                how += f" ({_drawn(value)})" if "sample" in value else ""
                 how += f" (missing clients: {value['missing']})" if "missing" in value else ""
                 how += f" (undefined for {counted(int(value['undefined']), 'client')})" if "undefined" in value else ""
                 spread, sides = summary["spreads"][name][f"{split} {config}"], ("global", "personalized")
@@ -224,8 +226,17 @@ def _print_evaluations(out: Console, summary: Mapping[str, Any], metric: Metric)
                     text = f"  {escape(one_line(said(who)))}"
                     table.add_row(text, *(metric.text(float(error)) for error in errors))
     out.print(table)
+    for value in samples.values():
+        out.print(
+            f"Evaluated on {_drawn(value)}, drawn in proportion to their examples. In brackets: the interval of 95 % "
+            "for the mean over all clients by examples."
+        )
     for line in without_examples(evaluations):
         out.print(line)
+
+
+def _drawn(value: Mapping[str, Any]) -> str:
+    return f"{int(value['clients']):,} of {int(value['population']):,} clients"
 
 
 def without_examples(evaluations: Mapping[str, Any]) -> list[str]:

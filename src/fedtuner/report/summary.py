@@ -16,6 +16,8 @@ from fedtuner.run.journal import Journal
 from fedtuner.run.result import arm_rows
 from fedtuner.run.store import at
 
+_COUNTS = ("missing", "undefined", "sample", "clients", "population")
+
 
 def summary(path: Place) -> dict[str, Any]:
     """Return what there is to say about a study: its spec, how far it is, its winner, its evaluations."""
@@ -151,11 +153,11 @@ def _evaluated(study: Journal, rounds: int | None = None) -> dict[str, Evaluatio
     if study.won is None or rounds == study.won.round:
         return {}
     key = (study.won.arm, study.won.round if rounds is None else rounds)
-    return {f"{split} {config}": found for (at, split, config), found in study.evaluated.items() if at == key}
+    return {f"{split} {config}": found for (at, split, config), found in study.evaluations.items() if at == key}
 
 
 def _means(found: Evaluation, metric: str) -> dict[str, float | int]:
-    return {k: int(v) if k in ("missing", "undefined") else v for k, v in found.mean(metric).items()}
+    return {k: int(v) if k in _COUNTS else v for k, v in found.mean(metric).items()}
 
 
 def strict(value: Any) -> Any:

@@ -186,9 +186,10 @@ def _errors(journal: Journal, path: Place | None) -> list[str]:
         studies["the untuned default"] = read(default, str(default.path))
     metric, rows, text = journal.metric, [], journal.metric.text
     for name, study in studies.items():
-        for (key, split, how), result in study.evaluated.items():
+        for (key, split, how), result in study.evaluations.items():
             if study.won is not None and key == (study.won.arm, study.won.round) and how == "mode":
-                rows.append((f"{name}, {split}, {result.clients} clients, {result.validated} examples", result))
+                of = f" drawn of {result.population}" if result.sample else ""
+                rows.append((f"{name}, {split}, {result.clients} clients{of}, {result.validated} examples", result))
     if not rows:
         return ['Not evaluated: `study.evaluate("test")` before the export.']
     over = "over all clients' examples" if metric.pooled else "mean over clients, by examples"

@@ -15,6 +15,7 @@ from fedtuner.core.schedule import Outline, Play, outline
 from fedtuner.core.setup import Setup, size_of
 from fedtuner.rng import stream
 from fedtuner.run.executors import cores
+from fedtuner.run.sampling import usual_sample
 from fedtuner.run.session import Session, Where
 from fedtuner.run.store import InMemory
 
@@ -62,12 +63,12 @@ def forecast(setup: Setup, federation: Federation, where: Where, seconds: float 
     at_once = (max(group.arms for group in groups) if shared else 1) * setup.tuner.tried
     examples = took = None
     if federation.executor is None:
-        data, everyone = cast(HasData, federation), federation.everyone()
-        mean = sum(data.size(client, "train") for client in everyone) / max(1, len(everyone))
+        sizes = cast(HasData, federation).sizes("train")
+        mean = int(sizes.sum()) / max(1, len(sizes))
         often = fmean(passes(setup, arm.client) for arm, _ in _first_plans(setup, federation))
         examples = round(trainings * mean * often)
         pace, _ = calibrate(setup, federation, seconds)
-        rounds = known.cost + len(everyone) / size  # the evaluation is the work of all
+        rounds = known.cost + (usual_sample(federation) or len(sizes)) / size  # the evaluation is the work of all
         took = pace * rounds / speedup(where.workers or cores())
     return Forecast(
         groups=groups, arms=known.arms, rounds=known.cost, longest=setup.schedule.longest, cohort=size,

@@ -57,7 +57,8 @@ class Journal:
         self.moved: dict[Key, tuple[Config, ...]] = {}  # candidates that differ from those that the arm began with
         self.ended: dict[int, str] = {}
         self.eliminated: dict[int, Eliminated] = {}
-        self.evaluated: dict[tuple[Key, str, str], Evaluation] = {}  # by key, split and configuration
+        self.evaluated: dict[tuple[Key, str, str], Evaluation] = {}  # on all clients, by key, split and configuration
+        self.sampled: dict[tuple[Key, str, str, int], Evaluation] = {}  # and by the size of the sample
         self.late: dict[Key, set[str | int]] = {}  # clients whose replies came after their round
         self.won: Won | None = None
         self.extended: list[Extended] = []
@@ -86,7 +87,11 @@ class Journal:
         elif isinstance(event, Eliminated):
             self.eliminated[event.arm] = event
         elif isinstance(event, Evaluated):
-            self.evaluated[(event.arm, event.round), event.split, event.config] = event.result
+            at = ((event.arm, event.round), event.split, event.config)
+            if event.result.sample:
+                self.sampled[(*at, event.result.sample)] = event.result
+            else:
+                self.evaluated[at] = event.result
         elif isinstance(event, Won):
             self.won = event
         elif isinstance(event, Joined):
@@ -231,6 +236,17 @@ class Journal:
         """Return the round of an arm's latest saved state."""
         rounds = self._saved_rounds.get(arm)
         return rounds[-1] if rounds else None
+
+    def evaluation(self, key: Key, split: str, config: str, sample: int | None) -> Evaluation | None:
+        """Return an evaluation, if there is one that lacks no client."""
+        kept = self.sampled.get((key, split, config, sample)) if sample else self.evaluated.get((key, split, config))
+        return None if kept is None or kept.missing else kept
+
+    @property
+    def evaluations(self) -> dict[tuple[Key, str, str], Evaluation]:
+        """What is known best: evaluations on all clients and, where there are none, on the largest samples."""
+        by_size = sorted(self.sampled.items(), key=lambda item: item[1].sample)
+        return {**{(key, split, config): found for (key, split, config, _), found in by_size}, **self.evaluated}
 
     def heirs(self, arm: int) -> set[int]:
         """Return an arm and all its descendants."""

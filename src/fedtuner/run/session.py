@@ -18,7 +18,6 @@ import numpy as np
 
 from fedtuner import checks, tables
 from fedtuner.core import code
-from fedtuner.core.across import ALL
 from fedtuner.core.executor import Advance, Executor, OpenExecutor, Progress, Stop
 from fedtuner.core.federation import Federation, described
 from fedtuner.core.memory import blobs_of
@@ -45,10 +44,10 @@ from fedtuner.core.store import (
     Store,
     Won,
 )
-from fedtuner.core.tally import spread
 from fedtuner.errors import FedtunerWarning, Interrupted, StoreError, one_line
 from fedtuner.rng import stream
 from fedtuner.run import store as stores
+from fedtuner.run.evaluating import Evaluate, Tell, evaluate
 from fedtuner.run.executors import open_executor
 from fedtuner.run.journal import Journal, fold, read
 from fedtuner.run.saving import Saver, load_state
@@ -392,24 +391,18 @@ class Session:
     def state(self, key: Key) -> State:
         return self._saver.state(key)
 
-    def evaluate(self, key: Key, split: str, config: str = "mode") -> Evaluation:
-        """Return the evaluation of a state on all clients; it is repeated only if clients were missing."""
-        kept = self.journal.evaluated.get((key, split, config))
-        if kept is None or kept.missing:
-            clients = self.federation.everyone()
-            plan = self.round.survey(self.journal.arms[key[0]], self.state(key), clients, split, config)
-            tally = self.executor().evaluate(plan)
-            before, after = tally.breakdown.get(ALL, (tally.before, tally.after))
-            missing = self.federation.population() - tally.reported
-            undefined = sum(row.validated > 0 and math.isnan(row.error_after) for row in tally.rows)
-            breakdown = {name: (b.error, a.error) for name, (b, a) in tally.breakdown.items() if name != ALL}
-            deviations = (math.nan, math.nan)  # of a pooled value they are not known
-            if not self.federation.model.metric.pooled:
-                deviations = spread(tally.rows, "error_before"), spread(tally.rows, "error_after")
-            kept = Evaluation(
-                before.loss, after.loss, before.error, after.error, after.count, tally.reported, missing,
-                *deviations, undefined, breakdown,
-            )  # fmt: skip
+    def evaluate(
+        self, key: Key, split: str, config: str = "mode", sample: int | None = None,
+        tell: Tell = lambda done, of: None,
+    ) -> Evaluation:  # fmt: skip
+        """Return the evaluation of a state on all clients, or on a sample; it is repeated only if some were missing.
+
+        ``tell`` is told how many clients are done, where they are many.
+        """
+        kept = self.journal.evaluation(key, split, config, sample)
+        if kept is None:
+            asked = Evaluate(self.journal.arms[key[0]], self.state(key), split, config, sample)
+            kept = evaluate(self.round, self.executor(), asked, tell)
             self._note_clients_and_faults()
             self._append([Evaluated(*key, split, config, kept)])
         return kept

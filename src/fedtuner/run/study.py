@@ -16,6 +16,7 @@ from fedtuner.core.across import ALL
 from fedtuner.core.executor import OpenExecutor, Stop
 from fedtuner.core.federation import SPLITS, Federation, described
 from fedtuner.core.method import Method, check
+from fedtuner.core.metric import Metric
 from fedtuner.core.place import Place
 from fedtuner.core.records import Key, Plan, Report, State, Tally
 from fedtuner.core.round import Round
@@ -25,6 +26,7 @@ from fedtuner.core.setup import Setup, check_given, resolve, searched, with_name
 from fedtuner.core.store import Store
 from fedtuner.core.tuner import Tuner
 from fedtuner.errors import Interrupted, SpecError, brief, suggest
+from fedtuner.run import sampling
 from fedtuner.run.asktell import AskTell
 from fedtuner.run.auto import auto, differing
 from fedtuner.run.forecast import Forecast, forecast
@@ -32,7 +34,7 @@ from fedtuner.run.journal import Journal
 from fedtuner.run.result import Results
 from fedtuner.run.session import Session, Watch, Where, load_state, play
 from fedtuner.run.warm import found_by, with_prior
-from fedtuner.run.watch import Meter, Show, showing, stoppable
+from fedtuner.run.watch import Counter, Meter, Show, showing, stoppable
 from fedtuner.run.watchers import watching
 from fedtuner.schedules import Alone, Duel, Halving, Patient
 from fedtuner.schedules.longer import Longer, links, original
@@ -155,7 +157,7 @@ class Study(Results):
 
     def evaluate(
         self, split: str = "test", config: str = "mode", metric: str | None = None, rounds: int | None = None,
-        *, across: str = ALL,
+        *, across: str = ALL, sample: int | None = None, progress: bool | Show | None = None,
     ) -> dict[str, float]:  # fmt: skip
         """Return the winner's metric over all clients: of the server's model, and after each client's fine-tuning.
 
@@ -167,6 +169,12 @@ class Study(Results):
         is NaN if no client has examples. It is kept with the study, and computed again only if some clients did not
         answer: ``missing`` is their number. ``undefined`` is that of clients for whom the metric is not defined.
         ``rounds`` asks for the winner as it was earlier, if that state is kept.
+
+        ``sample`` estimates it from so many clients, drawn in proportion to their examples by the study's seed. The
+        result then has the ends of the interval of 95 % for the mean over all clients (``global_low``, ``global_high``
+        ...), and ``sample``, ``clients`` and ``population``: draws, different clients among them, and all there are. Of
+        no more clients than that all are evaluated. More than 10,000 are evaluated block after block; ``progress``
+        shows how far it is.
         """
         checks.one_of("split", split, SPLITS)
         checks.one_of("config", config, ("mode", "sample"))
@@ -174,10 +182,12 @@ class Study(Results):
         metric = known.name if metric is None else metric
         checks.one_of("metric", metric, dict.fromkeys((known.name, *METRICS)))
         key = self.winner if rounds is None else (self.winner[0], checks.whole("rounds", rounds))
-        kept = self.journal.evaluated.get((key, split, config))
-        if kept is None or kept.missing:
-            with self._session() as session:
-                kept = session.evaluate(key, split, config)
+        if sample is not None:
+            sample = sampling.checked(self.problem, sample)
+        kept = self.journal.evaluation(key, split, config, sample)
+        if kept is None:
+            with self._session() as session, showing(progress, "evaluating") as show:
+                kept = session.evaluate(key, split, config, sample, Counter(show).tell)
         if across != ALL:
             checks.one_of("across", across, [ALL, *kept.breakdown])
             if metric == "loss" != known.name:
@@ -185,7 +195,7 @@ class Study(Results):
         if metric in METRICS and metric != known.name:
             return kept.mean(metric, across)
         found = kept.mean("error", across)
-        return found | {side: known.turned(found[side]) for side in ("global", "personalized")}
+        return found | dict(_turned(known, found, "global")) | dict(_turned(known, found, "personalized"))
 
     def describe(self) -> dict[str, Any]:
         """Return setup and problem, by the names of a study.toml."""
@@ -256,6 +266,15 @@ class Study(Results):
         folder = None if self.path is None else self.path / name
         where = replace(self.where, store=Where.at(folder).store, watch=None)
         return Study(setup, self.problem, where, self.default)
+
+
+def _turned(metric: Metric, found: Mapping[str, float], side: str) -> Iterator[tuple[str, float]]:
+    """Yield an error, and the ends of its interval, as values of the metric; a rate's are from 0 to 1."""
+    yield side, metric.turned(found[side])
+    if f"{side}_low" in found:
+        low, high = sorted(metric.turned(found[f"{side}_{end}"]) for end in ("low", "high"))
+        yield f"{side}_low", max(low, 0.0) if metric.rate else low
+        yield f"{side}_high", min(high, 1.0) if metric.rate else high
 
 
 def prepare(

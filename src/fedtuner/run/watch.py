@@ -81,6 +81,29 @@ class Meter:
         return max(self._outline.cost - sum(self._session.short.values()), self._session.journal.rounds_used)
 
 
+@dataclass(frozen=True)
+class Evaluating:
+    """How far an evaluation is."""
+
+    used: int  # clients evaluated, of those planned
+    planned: int
+    left: float | None  # seconds, from the pace so far
+
+    def __str__(self) -> str:
+        return f"{self.used:,}/{self.planned:,} clients, {duration(self.left)} left"
+
+
+class Counter:
+    """Shows how far an evaluation is."""
+
+    def __init__(self, show: Show) -> None:
+        self._show, self._began = show, time.monotonic()
+
+    def tell(self, done: int, of: int) -> None:
+        took = time.monotonic() - self._began
+        self._show(Evaluating(done, of, took / done * (of - done) if done else None))
+
+
 @contextmanager
 def showing(
     mode: bool | Show | None, label: str = "tuning", out: TextIO | None = None, every: float = 5.0

@@ -41,7 +41,7 @@ class Watcher:
         """Arms were compared, and these are out; it is told with the next event after them."""
 
     def on_evaluated(self, event: Evaluated) -> None:
-        """A model was evaluated on all clients."""
+        """A model was evaluated, on all clients or on a sample of them."""
 
     def on_end(self, event: Won) -> None:
         """The study has a winner."""

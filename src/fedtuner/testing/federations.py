@@ -78,6 +78,7 @@ class FederationLaws:
         """Where its clients' work can be done by any process, every split can be read there."""
         federation = cast(HasData, self.federation())
         if federation.executor is None:
-            for client in federation.everyone():
-                for split in SPLITS:
-                    assert len(federation.data(client, split)) == federation.size(client, split)
+            for split in SPLITS:
+                sizes = federation.sizes(split)
+                for client, size in zip(federation.everyone(), sizes, strict=True):
+                    assert len(federation.data(client, split)) == federation.size(client, split) == size

@@ -50,7 +50,13 @@ def encode(events: Iterable[Event]) -> bytes:
     return b"".join(b"%08x %s\n" % (zlib.crc32(text), text) for text in texts)
 
 
+_SAMPLED = ("sample", "population", "loss_spread_before", "loss_spread_after")  # of an evaluation
+
+
 def _fields(event: Event) -> dict[str, Any]:
+    if isinstance(event, Evaluated) and not event.result.sample:
+        result = {name: value for name, value in asdict(event.result).items() if name not in _SAMPLED}
+        return {**asdict(event), "result": result}
     if not isinstance(event, Done):
         return {name: value for name, value in asdict(event).items() if name != "groups" or value}
     record = {name: value for name, value in vars(event.record).items() if name != "unusable" or value}
