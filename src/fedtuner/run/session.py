@@ -28,7 +28,18 @@ from fedtuner.core.model import Vector
 from fedtuner.core.records import Arm, Key, State
 from fedtuner.core.round import Round
 from fedtuner.core.sampler import Past
-from fedtuner.core.schedule import Evidence, Play, Schedule, Score, Scoring, Start, Step, best, outline
+from fedtuner.core.schedule import (
+    Evidence,
+    Play,
+    RunningScore,
+    Schedule,
+    Score,
+    Scoring,
+    Start,
+    Step,
+    best,
+    outline,
+)
 from fedtuner.core.setup import Setup
 from fedtuner.core.store import (
     Begun,
@@ -105,6 +116,8 @@ class Session:
         self._executor: Executor | None = None
         self._first: dict[int, int] = {}  # arm -> the lowest of the arms started with it
         self._scores: dict[int, dict[int, Score]] = {}  # arm -> round -> score
+        self._lowest: tuple[float, int] = (math.inf, 0)  # of all scores at which arms were compared, and whose it is
+        self._running: dict[int, RunningScore] = {}  # of the arms that were shown on the way
         self._trained: set[int] = set()  # arms that this session has trained
 
     # Open and close
@@ -328,16 +341,24 @@ class Session:
         scores = {arm: scoring.score(rounds, target) for arm, rounds in records.items()}
         for arm, t in until.items():
             self._scores.setdefault(arm, {})[t] = scores[arm]
+            if math.isfinite(scores[arm][0]):
+                self._lowest = min(self._lowest, (scores[arm][0], arm))
         ended = {arm: self.journal.ended[arm] for arm in until if arm in self.journal.ended}
         return Evidence(scores, records, ended)
 
     def best(self) -> tuple[float, int] | None:
         """Return the lowest score so far at which arms were compared, and whose it is; before that, of any arm."""
-        compared = [(score, arm) for arm, rounds in self._scores.items() for score, _ in rounds.values()]
-        scoring, target, journal = self.setup.schedule.scoring, self.setup.target, self.journal
-        ready = [arm for arm in self.alive if not compared or journal.round_of(arm) >= self.until.get(arm, math.inf)]
-        compared += [(scoring.score(journal.records(arm), target)[0], arm) for arm in ready if journal.records(arm)]
-        return min((found for found in compared if math.isfinite(found[0])), default=None)
+        reached = [a for a in self.alive if not self._scores or self.journal.round_of(a) >= self.until.get(a, math.inf)]
+        scores = [self._lowest, *((self._score_now(arm), arm) for arm in reached)]
+        return min((found for found in scores if math.isfinite(found[0])), default=None)
+
+    def _score_now(self, arm: int) -> float:
+        """Return an arm's score after its rounds so far; infinite if it has none."""
+        if arm not in self._running:
+            self._running[arm] = RunningScore(self.setup.schedule.scoring, self.setup.target)
+        running = self._running[arm]
+        running.add(self.journal.records(arm, after=running.rounds))
+        return running.value
 
     def _eliminate(self, arms: Iterable[int]) -> list[int]:
         """Write to the journal that arms are eliminated; return those that were not so before."""
