@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import warnings
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtuner.cli.output import printing, tell
-from fedtuner.errors import SpecError
+from fedtuner.errors import FedtunerWarning, SpecError
 
 
 def run(arguments: Namespace) -> None:
@@ -59,15 +60,17 @@ def run(arguments: Namespace) -> None:
         study.extend(arguments.extend, progress)
     if arguments.resume_winner is not None:
         study.resume_winner(arguments.resume_winner, progress)
-    study.evaluate("test")
-    if arguments.retrain is not None:
-        study.retrain(arguments.retrain, progress).evaluate("test")
-    if arguments.baseline:
-        default = untuned(study, progress)
-        default.evaluate("test")
-        default.evaluate("test", rounds=min(study.schedule.longest, study.schedule.budget))
-        for each in (study, default):  # to say whether tuning has paid, without a look at the test data
-            each.evaluate("valid")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*no client has", FedtunerWarning)  # what is printed says it, once
+        study.evaluate("test")
+        if arguments.retrain is not None:
+            study.retrain(arguments.retrain, progress).evaluate("test")
+        if arguments.baseline:
+            default = untuned(study, progress)
+            default.evaluate("test")
+            default.evaluate("test", rounds=min(study.schedule.longest, study.schedule.budget))
+            for each in (study, default):  # to say whether tuning has paid, without a look at the test data
+                each.evaluate("valid")
     _print_study(store, arguments.json, kept=f"fedtuner show {store}", arms=False)
 
 

@@ -15,7 +15,7 @@ from fedtuner.page.curves import VALUES, Curve, curves, short, window_of
 from fedtuner.page.history import History
 from fedtuner.page.importance import importance
 from fedtuner.page.theta import Thetas, columns
-from fedtuner.report.show import headline
+from fedtuner.report.show import headline, without_examples
 from fedtuner.report.summary import evaluations, spec, strict
 from fedtuner.run.journal import Journal
 from fedtuner.run.spec import schedule as read_schedule
@@ -44,6 +44,7 @@ class Views:
         default = None if untuned is None or not untuned.journal.rounds_used else _curves(untuned.journal, 0, window)
         when = "before" if target == "global" else "after"
         space, won = _space(journal), journal.won
+        evaluated = evaluations(journal, None if untuned is None else untuned.journal)
         shown = _configurations(journal, found, f"error_{when}", space)
         made = {
             "name": one_line(name, 200),
@@ -59,7 +60,8 @@ class Views:
             "measure": {"name": metric.name, "rate": metric.rate, "maximise": metric.maximise},
             "winner": None if won is None else {"arm": won.arm, "round": won.round},
             "chosen": _chosen(journal, found, when),
-            "evaluations": strict(evaluations(journal, None if untuned is None else untuned.journal)),
+            "evaluations": strict(evaluated),
+            "notes": without_examples(evaluated),
             "pays": won is not None and journal.fine_tuning_pays,
             "arms": [self._arm(journal, arm, space, found[arm]) for arm in found],
             "untuned": None if default is None else _series(default),

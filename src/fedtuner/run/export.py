@@ -12,6 +12,7 @@ from fedtuner.errors import SpecError, StoreError, counted
 from fedtuner.run.journal import Journal, read
 from fedtuner.run.store import Folder
 from fedtuner.run.store.files import replace_file
+from fedtuner.run.words import without_examples
 
 if TYPE_CHECKING:
     from fedtuner.run.result import Best, Results
@@ -153,10 +154,14 @@ def _errors(journal: Journal, path: Path | None) -> list[str]:
                 rows.append((f"{name}, {split}, {result.clients} clients, {result.validated} examples", result))
     if not rows:
         return ['Not evaluated: `study.evaluate("test")` before the export.']
+    none = dict.fromkeys(
+        split for study in studies.values() for (_, split, _), result in study.evaluated.items() if not result.validated
+    )
     over = "over all clients' examples" if metric.pooled else "mean over clients, by examples"
     return [
         f"| {metric.name}: {over} | global | personalized |\n| --- | --- | --- |",
         *(f"| {name} | {text(*r.found('before'))} | {text(*r.found('after'))} |" for name, r in rows),
         "",
+        *(f"N{without_examples(split)[1:]}." for split in none),
         "In brackets: the interval of 95 % over clients. *Personalized*: after each client has fine-tuned the model.",
     ]  # fmt: skip
