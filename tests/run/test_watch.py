@@ -44,7 +44,7 @@ class Crowd(ft.Simulation):
             self.wrong.append(Note("late", "too late", client=self.came[-1]))
         return self.came
 
-    def recall(self, ids):
+    def recall(self, ids, codes=None):
         self.came = list(ids)
 
     def notes(self):

@@ -33,6 +33,7 @@ class Journal:
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.begun: Begun | None = None
         self.clients: list[str | int] = []  # of a fleet, in the order in which they were met
+        self.codes: dict[str | int, str] = {}  # of these, what the code of their apps was known by
         self.rounds_used = 0  # communication rounds spent so far, over all arms
         self.arms: dict[int, Arm] = {}
         self.children: dict[int, list[int]] = {}  # arm -> the arms that continue its states
@@ -73,6 +74,7 @@ class Journal:
             self.won = event
         elif isinstance(event, Joined):
             self.clients += event.ids
+            self.codes |= {id: code for id, code in zip(event.ids, event.codes, strict=False) if code}
         elif isinstance(event, Extended):
             self.extended.append(event)
             self.won = None

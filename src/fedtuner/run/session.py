@@ -129,7 +129,7 @@ class Session:
         try:
             self.journal = fold(self._store.events(), str(self.where.path or "the store"))
             self._saver = Saver(self.round, self._store, self.journal, self._begun())
-            self.federation.recall(self.journal.clients)
+            self.federation.recall(self.journal.clients, self.journal.codes)
             getattr(self.where.watch, "on_open", lambda journal: None)(self.journal)
         except BaseException:
             self._release()
@@ -333,7 +333,8 @@ class Session:
     def _note_clients_and_faults(self) -> None:
         """Write new clients to the journal and faults to the log."""
         new = self.federation.met()[len(self.journal.clients) :]
-        self._append([Joined(tuple(new))] if new else [], self.federation.notes())
+        codes = tuple(self.federation.codes.get(id, "") for id in new)
+        self._append([Joined(tuple(new), codes if any(codes) else ())] if new else [], self.federation.notes())
 
     def evidence(self, until: Mapping[int, int], scoring: Scoring, target: str) -> Evidence:
         """Return arms' scores and records up to a round each, for a schedule of this scoring and target."""

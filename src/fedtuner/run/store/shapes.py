@@ -31,7 +31,7 @@ _SCORED = {**_AT, "score": (is_real, is_real)}
 # The numbers of a round are checked where they are converted: there are many rounds.
 SHAPES = {
     Begun.event: {"setup": dict, "federation": dict, "layout": list, "versions": dict, "start?": str, "command?": str},
-    Joined.event: {"ids": [is_id]},
+    Joined.event: {"ids": [is_id], "codes?": [str]},
     Started.event: {"arm": _ARM, "candidates": [dict], "state": str},
     Done.event: {"record": dict, "belief": list, "state": str, "ended": str, "candidates?": [dict]},
     Eliminated.event: _SCORED,
