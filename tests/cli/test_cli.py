@@ -169,6 +169,7 @@ def test_a_study_goes_on_after_its_end(here, fedtuner):
     )
 
 
+@pytest.mark.slow
 def test_a_study_starts_from_another_or_is_tuned_elsewhere(here, fedtuner):
     assert fedtuner(*RUN, "--quiet")[0] == 0
     assert fedtuner(*RUN[:2], "--store", "w", "--workers", "1", "--quiet", "--start-from", "s")[0] == 0
@@ -418,6 +419,7 @@ def test_an_unfinished_study_shown_and_run_again_is_the_whole_one(here, fedtuner
     assert equal(fedtuner, here / "s", here / "cut")
 
 
+@pytest.mark.slow
 def test_show_and_compare_read_no_state(here, fedtuner):
     fedtuner(*RUN, "--baseline", "--quiet")
     shown, answer = fedtuner("show", "s"), fedtuner("show", "s", "--json")
@@ -716,6 +718,7 @@ def test_a_bar_on_a_terminal(here, monkeypatch, workers):
     assert "tuning: " not in text  # no plain lines
 
 
+@pytest.mark.slow
 def test_lines_where_there_is_no_terminal(here):
     with start(here, "--workers", "2") as process:
         said = process.stderr.read()
@@ -736,6 +739,7 @@ def test_a_reader_that_goes_away_is_no_error(here, command):
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.slow
 def test_a_problem_beside_the_study(here):
     """The installed script finds a module in the folder that it is called from."""
     (here / "mine.py").write_text("import toys\n\ndef problem():\n    return toys.problem()\n")

@@ -108,7 +108,7 @@ CHANGES = {
     "a tuple of the module": ("SIZES = (1, 2)", "SIZES = (3, 2)", {"loss", "partly"}),
     "an array of the module": ("[1.0, 2.0])\nLOG", "[1.0, 2.5])\nLOG", set()),  # the code changes things in place
     "a text of the module": ('KIND = "squared"', 'KIND = "names"', {"reading"}),
-    "a list of the module": ("[1, 2, \"last\"]", "[1, 2, \"first\"]", {"reading"}),
+    "a list of the module": ('[1, 2, "last"]', '[1, 2, "first"]', {"reading"}),
     "a table of the module": ('["a", "b"]}', '["a", "c"]}', {"reading"}),
     "a function in a table": ("lambda x: x * x", "lambda x: x * x * x", {"reading"}),
     "a helper": ("return x * ALPHA", "return x / ALPHA", {"loss", "helper", "partly"}),

@@ -74,6 +74,7 @@ def test_only_blobs_that_no_state_needs_are_swept(blobs, tiny_limit):
     assert np.array_equal(blobs.get(second[1])["control"], vectors(3.0)["control"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [methods.scaffold, methods.feddyn, methods.ditto], ids=lambda m: m.name)
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_studies_are_the_same_with_memory_in_blobs(method, workers, tmp_path, monkeypatch):

@@ -270,6 +270,7 @@ def test_studies_without_test_examples_have_no_mean(file):
     assert "nan" not in text
 
 
+@pytest.mark.slow
 def test_stores_are_compared_too(tmp_path, fedtuner, monkeypatch):
     """Folders of ``fedtuner run``: seeds belong together; other settings are another study, and said."""
     monkeypatch.chdir(tmp_path)

@@ -146,6 +146,7 @@ def test_so_do_all_settings(changed):
     same(simulate(**settings), tune(grid_of(), **settings))
 
 
+@pytest.mark.slow
 def test_a_method_and_a_task_of_ones_own():
     same(simulate(method=toys.remembering), tune(grid_of(method=toys.remembering), method=toys.remembering))
     problem = quadratics(clients=12)  # ids 0..11: in the order of numbers, not of texts
@@ -179,6 +180,7 @@ def test_clients_stand_in_the_natural_order_of_their_ids():
     same(simulated(), tune(grid))
 
 
+@pytest.mark.slow
 def test_what_clients_remember_may_be_in_files(tmp_path, monkeypatch):
     monkeypatch.setattr("fedtuner.core.memory.LIMIT", 100)
     here = simulate(method=toys.remembering, store=tmp_path / "here")
@@ -418,6 +420,7 @@ def test_clients_of_honest_sizes_are_not_capped():
     assert not study.problem.faults
 
 
+@pytest.mark.slow
 def test_vectors_unlike_the_others_are_left_out():
     grid = grid_of()
 

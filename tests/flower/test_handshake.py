@@ -58,6 +58,7 @@ def toys_free() -> ft.flower.client_app:  # type: ignore[valid-type]
     return ft.flower.client_app(toys.Softmax(features=5), lambda context: CLIENTS[2])
 
 
+@pytest.mark.slow
 def test_a_run_that_continues_with_some_of_the_clients_knows_how_many_there_are(tmp_path):
     """SCAFFOLD's and FedDyn's server steps need |S| / N: N counts those who are away now."""
 
@@ -120,7 +121,8 @@ def test_apps_of_other_code_are_named(caplog):
     problem = fleet_of(grid, least=3)
     problem.everyone()
     assert problem.faults == {"code": 1}
-    assert "the code of client 'phone2' is not that of client 'phone0': is the same app installed on both?" in caplog.text
+    said = "the code of client 'phone2' is not that of client 'phone0': is the same app installed on both?"
+    assert said in caplog.text
 
 
 def test_an_app_that_is_changed_between_two_runs_is_named(tmp_path):

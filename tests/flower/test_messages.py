@@ -97,6 +97,7 @@ finite = arrays(np.float32, 4, elements=st.floats(-1, 1, width=32))
 remembering = replace(methods.fedavg, memory={"last": "all", "visits": (4,)}, extra={"control": "all"})
 
 
+@pytest.mark.slow
 @given(plans, st.data())
 def test_a_report_arrives_as_it_was_sent(made, data):
     asked = made.jobs[0]

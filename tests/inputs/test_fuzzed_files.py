@@ -174,6 +174,7 @@ def look_at(path: Path, other: Path) -> None:
     diff.as_lines(diff.differences(report.journal_of(path), report.journal_of(other)), ("a", "b"))
 
 
+@pytest.mark.slow
 @few
 @given(st.data())
 def test_lines_of_a_journal(store: Path, drawn: st.DataObject) -> None:

@@ -42,6 +42,7 @@ def test_a_random_search_that_is_extended_is_the_longer_search(tmp_path):
     assert study.best.score == min(row["score"] for row in study.frame("arms"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", [{}, DUEL], ids=["random", "budget"])
 def test_extensions_that_are_killed_at_any_change_of_the_folder_end_the_same(tmp_path, changed):
     first, further = (60, 75) if changed is DUEL else (6, 12)

@@ -82,6 +82,7 @@ def asked():
 # The same study
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
 @pytest.mark.parametrize("spilled", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["in states", "in files"])
 def test_the_same_bits_as_tune(tmp_path, monkeypatch, name, spilled):

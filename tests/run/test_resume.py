@@ -65,6 +65,7 @@ def journal_of(path):
 # Workers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("several", [(2,), pytest.param((3, 4), marks=pytest.mark.slow)], ids=["2", "3 or 4"])
 @pytest.mark.parametrize(
     "changed",
@@ -336,6 +337,7 @@ def test_the_driver_is_killed_at_a_random_moment(tmp_path, finished, seed, worke
     assert_same(tmp_path / "s", finished)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("elsewhere",)], ids=["Linux", "elsewhere"])
 def test_orphaned_workers_end(tmp_path, finished, more):
     pids = tmp_path / "pids"
@@ -562,6 +564,7 @@ def test_only_what_is_missing_is_computed_again(tmp_path, finished, monkeypatch)
     assert len(trained) == 3 * 30
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_every_status")
 def test_the_untuned_default_continues_too(tmp_path):
     whole = toys.tune(store=tmp_path / "a")

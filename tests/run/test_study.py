@@ -433,6 +433,7 @@ def test_clients_without_examples_are_ordinary():
 # The default to beat
 
 
+@pytest.mark.slow
 def test_untuned_is_the_default_for_all_rounds(tmp_path):
     study = toys.tune(store=tmp_path / "s", method=ft.methods.fedavg)
     default = ft.untuned(study, progress=False)

@@ -97,6 +97,7 @@ def test_a_watcher_is_told_what_is_on_disk(tmp_path):
     assert count > 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_after_a_resume_only_new_events_are_told(tmp_path, monkeypatch, workers):
     monkeypatch.setattr(watch, "_MOMENT", 0.0)

@@ -30,6 +30,7 @@ def test_the_command_prints_tables_and_what_they_show(capsys):
     assert "100 % of 1,000" in err
 
 
+@pytest.mark.slow
 def test_json_is_strict_and_the_same_each_time(capsys):
     assert cli.main([*SMALL, "--json", "--quiet"]) == 0
     out, err = capsys.readouterr()
@@ -69,6 +70,7 @@ def test_the_picture(tmp_path):
     assert report.picture(record) == {"png": png, "svg": svg}
 
 
+@pytest.mark.slow
 def test_the_command_names_the_files_that_it_wrote(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(report, "picture", lambda record: {"png": b"pixels"})
     assert cli.main([*SMALL, "--out", str(tmp_path), "--quiet"]) == 0

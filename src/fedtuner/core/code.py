@@ -2,12 +2,13 @@
 
 Of a function its bytecode counts (not its layout, comments or docstring), its defaults, what its closure holds, and
 what it reads from its module: functions, numbers, arrays, texts, lists and tables; of a class its methods; of an object
-that can be called its class and its attributes. Code of Python, of installed packages and of this one counts by its name: versions are
-compared elsewhere. What the code itself changes as it runs, such as a count of calls, does not count: the same program
-must be known by the same hash whenever it is asked for. So lists, tables and texts of a module do not count where the
-functions that read them change things in place (they may be a log and what is written to it), nor do texts that are
-places in the file system. Nor do the tensors of modules that have parameters: they may be
-drawn at random.
+that can be called its class and its attributes. Code of Python, of installed packages and of this one counts by its
+name: versions are compared elsewhere.
+
+What the code itself changes as it runs, such as a count of calls, does not count: the same program must be known by the
+same hash whenever it is asked for. So lists, tables and texts of a module do not count where the functions that read
+them change things in place (they may be a log and what is written to it), nor do texts that are places in the file
+system. Nor do the tensors of modules that have parameters: they may be drawn at random.
 """
 
 from __future__ import annotations

@@ -343,6 +343,7 @@ def _another_process_gets(path: Path) -> bool:
     return done.returncode == 0
 
 
+@pytest.mark.slow
 def test_the_same_process_is_refused_and_the_lock_holds_on(tmp_path):
     first = opened(tmp_path / "s")
     with pytest.raises(StoreError, match=r"in use by another running study, in this process: close\(\) it"):
@@ -363,6 +364,7 @@ def test_the_same_folder_by_another_name_is_refused(tmp_path, monkeypatch):
     opened(tmp_path / "link").close()
 
 
+@pytest.mark.slow
 def test_a_store_that_nobody_refers_to_is_free(tmp_path):
     """Warnings are errors here: that a file was left open would be one."""
     store = opened(tmp_path / "s")
