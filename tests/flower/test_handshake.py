@@ -172,3 +172,18 @@ app = ClientApp(client_fn)
     for text in (plain.replace("MODS", ""), plain.replace("MODS", "mods=[mod, mod]"), older):
         assert made(text) == made(text)
         assert made(text.replace(" 2", " 3")) != made(text)
+
+
+@pytest.mark.parametrize("code", ["x" * 10_000_000, 7, [1.0, 2.0], b"x"])
+def test_a_code_that_cannot_be_one_is_not_kept(code):
+    def lying(message: Message, context: object, call_next: object) -> Message:
+        reply = call_next(message, context)  # type: ignore[operator]
+        reply.content["fedtuner"] = ConfigRecord({**reply.content["fedtuner"], "code": code})
+        return reply  # type: ignore[no-any-return]
+
+    grid = grid_of(CLIENTS[:1])
+    grid.add(ft.flower.client_app(toys.Softmax(), lambda context: CLIENTS[1], mods=[lying]))
+    problem = fleet_of(grid, least=2)
+    problem.everyone()
+    assert set(problem.codes) == {"phone0"}
+    assert not problem.faults
