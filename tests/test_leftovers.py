@@ -30,8 +30,7 @@ def test_that_does_not_end(n, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "two processes"])
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(("how", "workers"), [(signal.SIGTERM, ()), (signal.SIGKILL, ("-n", "2"))])
 def test_a_killed_pytest_leaves_no_process(how: signal.Signals, workers: tuple[str, ...], tmp_path: Path) -> None:
     """The clients' processes are in the middle of their work. SIGTERM comes twice: a study stops after its round."""
     suite = tmp_path / "suite"

@@ -26,7 +26,8 @@ from typing import Any
 
 from fedtuner.core.fingerprint import as_array, raw
 
-TAG = f"{sys.implementation.cache_tag}-{sys.flags.optimize}"  # bytecode of other versions is other bytecode
+_RULES = 2  # of what is seen; hashes by other rules, or of other versions' bytecode, are not compared
+TAG = f"{sys.implementation.cache_tag}-{sys.flags.optimize}-{_RULES}"
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
 _NUMBERS = (bool, int, float, complex)
 _BY_REPR = {"torch.dtype", "torch.device", "numpy.dtype", "builtins.range", "builtins.slice"}
@@ -52,7 +53,7 @@ def known_by(value: Any) -> str:
 
 
 def changed(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
-    """Yield the names whose code has changed; what was written by another version of Python cannot be compared."""
+    """Yield the names whose code has changed; what another version of Python, or of this, wrote cannot be compared."""
     for name in sorted({*old, *new}) if old and new else ():
         then, now = old.get(name, ""), new.get(name, "")
         if then != now and (not then or not now or then.split(" ")[0] == now.split(" ")[0]):
