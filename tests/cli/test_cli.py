@@ -141,6 +141,7 @@ def test_long_lines_are_broken_between_words_on_a_terminal(monkeypatch, capsys):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_budget_in_place_of_a_schedule(here, fedtuner):
     code, out, err = fedtuner("run", "study.toml", "--workers", "1", "--budget", "70", "--baseline", "--quiet")
     assert (code, err) == (0, "")
@@ -153,6 +154,7 @@ def test_a_budget_in_place_of_a_schedule(here, fedtuner):
     assert ("Fine-tuning does not pay" in out) is not found["result"]["fine_tune"]
 
 
+@pytest.mark.slow
 def test_a_study_goes_on_after_its_end(here, fedtuner):
     """A second halving, then the winner alone, then its configuration from new weights; the same command is a no-op."""
     command = (*RUN, "--quiet", "--extend", "60", "--resume-winner", "4", "--retrain", "5")
@@ -408,6 +410,7 @@ def test_show_a_study_that_has_only_begun(here, fedtuner):
     assert (answer["rounds_used"], answer["arms"], answer["result"], answer["evaluations"]) == (0, [], None, {})
 
 
+@pytest.mark.slow
 def test_an_unfinished_study_shown_and_run_again_is_the_whole_one(here, fedtuner):
     fedtuner(*RUN, "--quiet")
     fedtuner("run", "study.toml", "--workers", "1", "--store", "cut", "--quiet")

@@ -104,6 +104,7 @@ def test_studies_are_the_same_with_memory_in_blobs(method, workers, tmp_path, mo
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_a_study_whose_blobs_are_gone_says_so(tmp_path, tiny_limit):
     """A state is only read with what it refers to; another store gives the same study again."""
 

@@ -178,6 +178,7 @@ def test_marks_are_where_an_arm_may_be_evaluated():
         assert all(own == expected for own in marks(schedule, online).values())
 
 
+@pytest.mark.slow
 def test_states_are_dropped_as_soon_as_nobody_wants_them(out, monkeypatch):
     """While random search goes on, beside the arms' latest only states are there that a study may still evaluate."""
     most = []
@@ -197,6 +198,7 @@ def test_states_are_dropped_as_soon_as_nobody_wants_them(out, monkeypatch):
     assert most[-1] == 0
 
 
+@pytest.mark.slow
 def test_a_family_is_several_plays_over_one_session(out):
     """Its journal has arms, rounds and evaluations, each once; who wins and who is out, each study says for itself."""
     bench.run(read(), out, workers=1, only="RS")
@@ -238,6 +240,7 @@ def test_a_disk_without_room_for_what_is_kept_is_refused(out, monkeypatch):
         assert all("MB free, but the study needs about" in str(error) for _, error in report.failed)
 
 
+@pytest.mark.slow
 def test_a_schedule_beside_the_suite_is_found(tmp_path, fedtuner, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -261,6 +264,7 @@ def test_every_arm_is_evaluated_when_asked_for(out):
     assert [row[-2:] for row in kept["tested"] if row[1] == kept["winner"]["arm"]] == [list(kept["test"].values())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrapper", "ended"),
     [
@@ -347,6 +351,7 @@ def test_a_kill_at_any_file_changes_nothing(out, method, moment, whole, monkeypa
     assert not bench.scratch(out).exists()
 
 
+@pytest.mark.slow
 def test_a_kill_while_a_result_is_written_loses_no_other(out):
     made = read(SUITE)
 
@@ -497,6 +502,7 @@ def test_what_others_have_done_meanwhile_is_not_done_again(out, monkeypatch):
 # What is printed and what is kept
 
 
+@pytest.mark.slow
 def test_results_are_made_to_be_committed(here, fedtuner):
     code, out, err = fedtuner("bench", "mine.toml", "--workers", "1")
     assert code == 0, err
@@ -548,6 +554,7 @@ def test_the_trial_times_several_arms(monkeypatch):
     assert len(set(arms)) > 2
 
 
+@pytest.mark.slow
 def test_about_as_many_rounds_as_expected_are_computed(out):
     made = read()
     expected = sum(group.expected()[0] for group in plan.groups(made, out))
@@ -569,6 +576,7 @@ def test_a_round_in_which_clients_try_more_takes_longer(out, monkeypatch):
     assert thrice.seconds - once.seconds == pytest.approx(once.rounds / 2 * 2)  # half of the rounds, two trainings more
 
 
+@pytest.mark.slow
 def test_progress_tells_the_time_left(here, fedtuner, monkeypatch):
     monkeypatch.setattr(bench, "EVERY", 0.0)
     _, _, err = fedtuner("bench", "mine.toml", "--workers", "1")

@@ -101,6 +101,7 @@ def kept(grid: MemoryGrid) -> Iterator[set[str]]:
         yield {name.split(".")[2] for name in context.state if name.startswith("fedtuner.arm.")}
 
 
+@pytest.mark.slow
 def test_an_evaluation_changes_no_state_and_deletes_those_of_arms_that_are_out():
     grid = devices([])
     study = tune(grid, schedule=ft.halving(budget=14, longest=5, eta=2, eliminations=2))

@@ -308,6 +308,7 @@ def test_a_large_fleet_has_other_clients_for_each_arm():
     assert devices[60] > 6
 
 
+@pytest.mark.slow
 def test_full_information_is_collected_too():
     seen: Seen = []
     study = tune(grid_of(ft.flower.tuned(plain_app(seen))), fedex=ft.FedEx(k=3, eps=1, tries="all"))
@@ -424,6 +425,7 @@ def test_which_of_the_apps_functions_failed_is_said_with_its_error(app, why):
         tune(grid_of(ft.flower.tuned(app)))
 
 
+@pytest.mark.slow
 def test_the_names_are_the_users():
     app = fixed_app(
         lambda m: {"net": m.content["net"], "m": MetricRecord({"n": 5})},
@@ -479,6 +481,7 @@ def test_only_the_servers_part_of_a_method_is_used():
     assert tune(grid_of(ft.flower.tuned(plain_app([]))), method=ft.methods.reptile).winner is not None
 
 
+@pytest.mark.slow
 def test_untuned_leaves_the_app_its_own_defaults():
     def train(message: Message) -> dict[str, Any]:
         assert set(message.content["config"]) <= {"split", "server-round", "lr", *SPACE.client}

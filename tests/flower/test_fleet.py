@@ -114,6 +114,7 @@ def remembered(study: ft.Study, state: State) -> dict[Any, dict[str, bytes]]:
 # Equality
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["fedavg", "scaffold", *(pytest.param(name, marks=pytest.mark.slow) for name in ("feddyn", "ditto", "fedpa"))],
@@ -127,6 +128,7 @@ def test_a_fleet_gives_the_bits_of_a_simulation(name):
         assert here.evaluate("test", config) == there.evaluate("test", config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changed",
     [
@@ -345,6 +347,7 @@ def test_a_malformed_reply_is_a_dropped_client(name):
     same(study, deaf(**everyone))
 
 
+@pytest.mark.slow
 def test_an_error_reply_is_a_dropped_client_and_its_reason_is_logged(tmp_path, caplog):
     grid = grid_of()
     grid.faults[1002] = error
@@ -397,6 +400,7 @@ def test_an_update_that_is_not_finite_is_broken_whatever_it_says():
     assert not any(r.dropped or r.diverged for r in study.history)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [None, 25])
 def test_a_client_that_lies_about_its_examples_does_not_dominate(limit, tmp_path):
     grid = grid_of()
@@ -657,6 +661,7 @@ def test_a_node_whose_reply_to_a_handshake_is_late_joins_when_it_arrives():
 # Checkpoints
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [17, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 28))])
 def test_a_server_that_is_killed_continues_to_the_same_end(after, tmp_path):
     """A kill in mid-rung; the next run has other nodes for the same clients."""

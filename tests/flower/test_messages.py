@@ -75,6 +75,7 @@ def text(thing: Any) -> str:
     return repr([text(x) for x in thing]) if isinstance(thing, (tuple, list)) else repr((type(thing), thing))
 
 
+@pytest.mark.slow
 @given(plans)
 def test_a_plan_and_a_job_arrive_as_they_were_sent(plan):
     """Every field of them: a field that is added and does not travel fails here."""

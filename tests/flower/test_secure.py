@@ -189,6 +189,7 @@ def error(reply: Message) -> Message:
     return wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", [0, 1, 2])
 def test_a_client_that_drops_out_at_any_stage_is_missing_from_the_sum(stage):
     """The first replies of one client are good, then it fails in every round."""
@@ -624,6 +625,7 @@ def test_entries_beyond_what_clients_can_send_are_refused(change, why, monkeypat
     assert problem.faults == {"impossible": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "change"),
     [
@@ -648,6 +650,7 @@ def npz() -> bytes:
     return file.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "junk"),
     [

@@ -68,6 +68,7 @@ def test_it_is_named_counted_and_drawn_less_often(name, tmp_path, capsys):
     assert f"Replies that could not be used: {len(found)} of phone2." in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_good_reply_is_enough_to_be_drawn_as_often_as_others_again():
     grid, broken = grid_of(), [True] * 4
 

@@ -200,6 +200,7 @@ def test_the_file_of_a_journal(store: Path, drawn: st.DataObject) -> None:
     answered(look_at, copy, store)
 
 
+@pytest.mark.slow
 @few
 @given(st.data())
 def test_the_file_of_a_state(store: Path, drawn: st.DataObject) -> None:
@@ -286,6 +287,7 @@ READERS = {
 }
 
 
+@pytest.mark.slow
 @few
 @pytest.mark.parametrize("name", READERS)
 @given(st.data())

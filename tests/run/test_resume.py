@@ -459,6 +459,7 @@ def test_stopping_without_a_store_says_that_nothing_is_kept():
         toys.tune(progress=interrupt_at(7))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_every_status")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_second_interrupt_is_at_once(tmp_path, finished, workers):

@@ -64,6 +64,7 @@ def study():
 # The budget and the history
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_budget_is_never_exceeded(name, workers):

@@ -169,6 +169,7 @@ def test_another_sampler_is_another_study(tmp_path):
         tune("cmaes", ONE_BY_ONE, store=tmp_path / "s")
 
 
+@pytest.mark.slow
 def test_uniform_arms_do_not_depend_on_the_schedule():
     one, other = (
         toys.tune(space=SPACE, method=ft.methods.fedavg, fedex=ft.FedEx(k=2), schedule=schedule).journal

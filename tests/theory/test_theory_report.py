@@ -16,6 +16,7 @@ from fedtuner.theory.theorem import Setting
 SMALL = ("theory", "--tau", "1000", "--seeds", "2")
 
 
+@pytest.mark.slow
 def test_the_command_prints_tables_and_what_they_show(capsys):
     assert cli.main([*SMALL, "--m", "5"]) == 0
     out, err = capsys.readouterr()
@@ -42,6 +43,7 @@ def test_json_is_strict_and_the_same_each_time(capsys):
     assert capsys.readouterr().out == out
 
 
+@pytest.mark.slow
 def test_a_second_run_reads_what_the_first_wrote(tmp_path, capsys, monkeypatch):
     """And without matplotlib it says how to get the picture."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)

@@ -324,6 +324,7 @@ def opened(path):
     return store
 
 
+@pytest.mark.slow
 def test_another_process_is_refused(tmp_path):
     code = HOLD.format(path=str(tmp_path))
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
@@ -448,6 +449,7 @@ def test_another_study_is_refused_by_name(tmp_path, changed, named, finished):
     assert toys.files(tmp_path / "s") == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "others",
     [
