@@ -17,7 +17,7 @@ from fedtuner.core.model import Hyper
 from fedtuner.core.records import Choice, Job, Plan
 from fedtuner.core.round import Round
 from fedtuner.core.schedule import best, outline
-from fedtuner.errors import FedtunerError, SpecError
+from fedtuner.errors import FedtunerError, FedtunerWarning, SpecError
 from fedtuner.rng import stream
 from fedtuner.run import session as sessions
 from fedtuner.run import watch
@@ -248,9 +248,10 @@ def test_evaluations_are_kept_with_the_store(tmp_path, monkeypatch):
 def test_evaluation_without_examples_is_nan(tmp_path):
     clients = [ft.Client(c.id, c.train, c.valid) for c in toys.clients()]
     study = toys.tune(problem=ft.Simulation(toys.Softmax(), clients), store=tmp_path / "s")
-    for _ in range(2):  # computed, then read
-        assert all(math.isnan(v) for v in study.evaluate("test").values())
-    assert all(math.isnan(v) for v in toys.tune(problem=study.problem, store=tmp_path / "s").evaluate().values())
+    with pytest.warns(FedtunerWarning, match="no client has test examples"):
+        for _ in range(2):  # computed, then read
+            assert all(math.isnan(v) for v in study.evaluate("test").values())
+        assert all(math.isnan(v) for v in toys.tune(problem=study.problem, store=tmp_path / "s").evaluate().values())
     assert not math.isnan(study.evaluate("valid")["global"])
 
 
