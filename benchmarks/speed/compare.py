@@ -139,14 +139,19 @@ def _training(
 ) -> Result:
     import fedtuner as ft
 
-    space = ft.Space(  # all that is tuned: older trees left what is not named here at its default
-        client={"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4, "batch": 32, "epochs": 1, "dropout": 0.0},
-        server={"lr": 1.0, "momentum": 0.0, "gamma": 1.0},
-    )
+    space = _space(batch=32, dropout=0.0)
     return _tuned(
         _problem(net, shape, clients, examples), space, fedex=None, cohort=clients, workers=workers, engine=engine,
         schedule=ft.random_search(rounds, rounds),
     )  # fmt: skip
+
+
+def _space(**more: Any) -> Any:
+    """Return a space that leaves nothing to the trees: older ones left what is not named at its default."""
+    import fedtuner as ft
+
+    client = {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4, "epochs": 1, **more}
+    return ft.Space(client=client, server={"lr": 1.0, "momentum": 0.0, "gamma": 1.0})
 
 
 def _trivial(rounds: int, **settings: Any) -> Result:
@@ -155,7 +160,10 @@ def _trivial(rounds: int, **settings: Any) -> Result:
 
     usual = {"fedex": None, "cohort": 10, "workers": 1, "schedule": ft.random_search(rounds, rounds)}
     problem = _once("trivial", lambda: quadratics(clients=50, size=4, examples=1))
-    return _tuned(problem, **(usual | settings))
+    rates = _space(batch=32, lr=ft.Float(0.01, 0.02)) if "fedex" in settings else _space(batch=32)
+    if "method" in settings:  # its server has fewer hyperparameters
+        rates = ft.Space(client=rates.client, server={"lr": 1.0})
+    return _tuned(problem, rates, **(usual | settings))
 
 
 _MADE: dict[Any, Any] = {}
