@@ -2,21 +2,44 @@
 
 import gc
 import os
+import subprocess
+import time
 from collections import Counter
 
 import pytest
 from hypothesis import settings
 
+import leftovers
 from fedtuner import cli
 
 # A busy machine is no failure.
 settings.register_profile("all", deadline=None, database=None)
 settings.register_profile("quick", settings.get_profile("all"), max_examples=25)
 
+_MARK = pytest.StashKey[str]()
+_WATCHDOG: pytest.StashKey[subprocess.Popen[bytes]] = pytest.StashKey()
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Without the slow tests, fewer inputs by chance."""
     settings.load_profile("quick" if config.option.markexpr == "not slow" else "all")
+    if leftovers.POSSIBLE and leftovers.RUN not in os.environ:  # the first process: others inherit its mark
+        os.environ[leftovers.RUN] = config.stash[_MARK] = leftovers.new_mark()
+        config.stash[_WATCHDOG] = leftovers.watchdog(leftovers.RUN, config.stash[_MARK])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End what is left of the run: the watchdog kills it when its pipe is closed."""
+    if _WATCHDOG not in config.stash:
+        return
+    end = time.monotonic() + 5
+    while (left := leftovers.marked(leftovers.RUN, config.stash[_MARK])) and time.monotonic() < end:
+        time.sleep(0.05)
+    if left:
+        print(f"processes of the tests were left, and are killed: {left}")
+    config.stash[_WATCHDOG].communicate()
+    del os.environ[leftovers.RUN]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -80,6 +80,7 @@ def imported_by(*command: str) -> set[str]:
     return {line.rpartition("|")[2].strip() for line in lines}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

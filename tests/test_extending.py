@@ -186,10 +186,12 @@ def test_all_parts_are_run_by_their_names(ran) -> None:
     assert summary(ran / "s1" / "untuned")["spec"]["defaults"]["server"]["optimiser"] == "further"
 
 
+@pytest.mark.slow
 def test_the_number_of_workers_changes_nothing(ran) -> None:
     assert "s1 and s2 are equal: 3 arms, 24 rounds" in command(ran, "diff", "s1", "s2")
 
 
+@pytest.mark.slow
 def test_a_study_continues_only_with_the_same_parts(ran) -> None:
     again = ("run", "own/study.toml", "--workers", 1, "--store", "s1", "--quiet")
     before = toys.files(ran / "s1")

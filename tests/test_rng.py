@@ -85,6 +85,7 @@ def test_golden_the_name_is_the_hashed_tuple():
     assert stream(7, "arm", 3, "client").random() == np.random.Generator(np.random.PCG64(seed)).random()
 
 
+@pytest.mark.slow
 def test_another_process_gives_the_same_numbers():
     code = "from fedtuner.rng import number, stream; print(number(1, 'a', 2), stream(1, 'a', 2).random().hex())"
     drawn = [

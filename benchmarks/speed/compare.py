@@ -1,8 +1,8 @@
 """Is one source tree slower than another? CPU seconds a round of both, in turns, on a machine that may be busy:
 
-    git worktree add ../before v0.1.0
-    python benchmarks/speed/compare.py ../before/src src
-    python benchmarks/speed/compare.py ../before/src src --cases W4 study --processes 10
+    python benchmarks/speed/compare.py --since 6e8a5d8                  # that commit and this tree
+    python benchmarks/speed/compare.py --since 6e8a5d8 --cases W4 study --processes 10
+    python benchmarks/speed/compare.py ../before/src src                # any two trees
 
 Each tree has a process of its own, and they take turns: A B B A A B ... After some turns both are started anew, as
 where memory comes to lie makes a difference of its own. A turn is a study by the public ``tune`` and counts CPU seconds
@@ -24,7 +24,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,21 @@ def case(function: Callable[[], Result]) -> Callable[[], Result]:
 
 
 @case
+def W1() -> Result:  # noqa: N802
+    return _training("femnist_cnn", (1, 28, 28), clients=4, examples=64, rounds=2)
+
+
+@case
+def W2() -> Result:  # noqa: N802
+    return _training("cifar_cnn", (3, 24, 24), clients=4, examples=64, rounds=2)
+
+
+@case
+def W3() -> Result:  # noqa: N802
+    return _training("char_lstm", (80,), clients=4, examples=32, rounds=2)
+
+
+@case
 def W4_sequential() -> Result:  # noqa: N802
     return _training("mlp", (64,), clients=64, examples=256, rounds=3, engine="sequential")
 
@@ -53,11 +69,6 @@ def W4_batched() -> Result:  # noqa: N802
 @case
 def W5() -> Result:  # noqa: N802
     return _training("small_cnn", (1, 28, 28), clients=8, examples=128, rounds=3)
-
-
-@case
-def W1() -> Result:  # noqa: N802
-    return _training("femnist_cnn", (1, 28, 28), clients=4, examples=64, rounds=2)
 
 
 @case
@@ -128,11 +139,19 @@ def _training(
 ) -> Result:
     import fedtuner as ft
 
-    space = ft.Space(client={"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4, "batch": 32}, server={"lr": 1.0})
+    space = _space(batch=32, dropout=0.0)
     return _tuned(
         _problem(net, shape, clients, examples), space, fedex=None, cohort=clients, workers=workers, engine=engine,
         schedule=ft.random_search(rounds, rounds),
     )  # fmt: skip
+
+
+def _space(**more: Any) -> Any:
+    """Return a space that leaves nothing to the trees: older ones left what is not named at its default."""
+    import fedtuner as ft
+
+    client = {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4, "epochs": 1, **more}
+    return ft.Space(client=client, server={"lr": 1.0, "momentum": 0.0, "gamma": 1.0})
 
 
 def _trivial(rounds: int, **settings: Any) -> Result:
@@ -141,7 +160,10 @@ def _trivial(rounds: int, **settings: Any) -> Result:
 
     usual = {"fedex": None, "cohort": 10, "workers": 1, "schedule": ft.random_search(rounds, rounds)}
     problem = _once("trivial", lambda: quadratics(clients=50, size=4, examples=1))
-    return _tuned(problem, **(usual | settings))
+    rates = _space(batch=32, lr=ft.Float(0.01, 0.02)) if "fedex" in settings else _space(batch=32)
+    if "method" in settings:  # its server has fewer hyperparameters
+        rates = ft.Space(client=rates.client, server={"lr": 1.0})
+    return _tuned(problem, rates, **(usual | settings))
 
 
 _MADE: dict[Any, Any] = {}
@@ -174,16 +196,22 @@ def _problem(net: str, shape: tuple[int, ...], clients: int, examples: int) -> A
     models = _module("problems.models", "models")
 
     def build() -> Any:
+        if net == "cifar_cnn":
+            return models.cifar_cnn()[1:]  # without its crops
         if net != "idle":
             return models.mlp(64, 64, 10) if net == "mlp" else getattr(models, net)()
         made = models.mlp(64, 64, 10)
         made.register_parameter("idle", torch.nn.Parameter(torch.zeros(6_600_000)))  # it has no gradient
         return made
 
+    def inputs(rng: np.random.Generator) -> Any:
+        if net == "char_lstm":
+            return rng.integers(80, size=(examples, *shape))
+        return rng.standard_normal((examples, *shape), np.float32)
+
     def make() -> Any:
         rng = np.random.default_rng(0)
-        data = [(rng.standard_normal((examples, *shape), np.float32), rng.integers(10, size=examples))
-                for _ in range(clients)]  # fmt: skip
+        data = [(inputs(rng), rng.integers(10, size=examples)) for _ in range(clients)]
         valid = (data[0][0][:1], data[0][1][:1])
         made = [ft.Client(i, split, valid if i == 0 else None) for i, split in enumerate(data)]
         return ft.Simulation(ft.pytorch.Task(build), made)
@@ -252,6 +280,7 @@ def compare(name: str, sources: list[str], turns: int, processes: int) -> None:
 def main() -> None:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("trees", nargs="*", help="two folders with the package fedtuner in them")
+    made.add_argument("--since", metavar="COMMIT", help="compare this commit with the tree that this script is in")
     made.add_argument("--cases", nargs="+", default=[""], help=f"those that begin so: {', '.join(CASES)}")
     made.add_argument("--turns", type=int, default=6, help="of each process")
     made.add_argument("--processes", type=int, default=4, help="of each tree and case")
@@ -259,13 +288,27 @@ def main() -> None:
     arguments = made.parse_args()
     if arguments.serve:
         return serve()
-    if len(arguments.trees) != 2:
-        made.error("give two source trees")
-    print(f"{'CPU ms a round':28} {'first':>10} {'second':>10} {'ratio':>8} {'90 % interval':>16} {'of least':>8}")
-    for name in CASES:
-        if name.startswith(tuple(arguments.cases)):
-            compare(name, arguments.trees, arguments.turns, arguments.processes)
+    if len(arguments.trees) != (0 if arguments.since else 2):
+        made.error("give two source trees, or --since COMMIT")
+    with at(arguments.since) if arguments.since else nullcontext(arguments.trees) as trees:
+        print(f"{'CPU ms a round':28} {'first':>10} {'second':>10} {'ratio':>8} {'90 % interval':>16} {'of least':>8}")
+        for name in CASES:
+            if name.startswith(tuple(arguments.cases)):
+                compare(name, trees, arguments.turns, arguments.processes)
     return None
+
+
+@contextmanager
+def at(commit: str) -> Iterator[list[str]]:
+    """Give the source of a commit, in a worktree in a temporary folder, and the source of this tree."""
+    root = Path(__file__).resolve().parents[2]
+    with tempfile.TemporaryDirectory() as folder:
+        before = Path(folder, "before")
+        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", before, commit], cwd=root, check=True)
+        try:
+            yield [str(before / "src"), str(root / "src")]
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", before], cwd=root, check=True)
 
 
 if __name__ == "__main__":

@@ -16,12 +16,14 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def one_line(text: str, most: int = 500) -> str:
-    """Return a text as one line of printable characters; of a longer one the middle is left out.
+    """Return a text as one line of printable characters, without objects' places in memory.
 
-    >>> one_line("two\\nlines")
-    'two lines'
+    Of a longer one the middle is left out.
+
+    >>> one_line("two\\nlines: <ast.Name object at 0x7f0a>")
+    'two lines: <ast.Name object>'
     """
-    line = " ".join(text.split())
+    line = _ADDRESS.sub("", " ".join(text.split()))
     if not line.isprintable():
         line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
     half = (most - 5) // 2
@@ -38,7 +40,7 @@ def brief(value: object, most: int = 60) -> str:
         text = repr(value)
     except Exception:  # an object of one's own, a whole number of too many digits, a list of too many levels
         return f"a {type(value).__name__}"
-    line = one_line(_ADDRESS.sub("", text), len(text) + 1)
+    line = one_line(text, len(text) + 1)
     return line if len(line) <= most else f"{line[:most]} ..."
 
 

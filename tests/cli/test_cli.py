@@ -141,6 +141,7 @@ def test_long_lines_are_broken_between_words_on_a_terminal(monkeypatch, capsys):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_budget_in_place_of_a_schedule(here, fedtuner):
     code, out, err = fedtuner("run", "study.toml", "--workers", "1", "--budget", "70", "--baseline", "--quiet")
     assert (code, err) == (0, "")
@@ -153,6 +154,7 @@ def test_a_budget_in_place_of_a_schedule(here, fedtuner):
     assert ("Fine-tuning does not pay" in out) is not found["result"]["fine_tune"]
 
 
+@pytest.mark.slow
 def test_a_study_goes_on_after_its_end(here, fedtuner):
     """A second halving, then the winner alone, then its configuration from new weights; the same command is a no-op."""
     command = (*RUN, "--quiet", "--extend", "60", "--resume-winner", "4", "--retrain", "5")
@@ -169,6 +171,7 @@ def test_a_study_goes_on_after_its_end(here, fedtuner):
     )
 
 
+@pytest.mark.slow
 def test_a_study_starts_from_another_or_is_tuned_elsewhere(here, fedtuner):
     assert fedtuner(*RUN, "--quiet")[0] == 0
     assert fedtuner(*RUN[:2], "--store", "w", "--workers", "1", "--quiet", "--start-from", "s")[0] == 0
@@ -408,6 +411,7 @@ def test_show_a_study_that_has_only_begun(here, fedtuner):
     assert (answer["rounds_used"], answer["arms"], answer["result"], answer["evaluations"]) == (0, [], None, {})
 
 
+@pytest.mark.slow
 def test_an_unfinished_study_shown_and_run_again_is_the_whole_one(here, fedtuner):
     fedtuner(*RUN, "--quiet")
     fedtuner("run", "study.toml", "--workers", "1", "--store", "cut", "--quiet")
@@ -419,6 +423,7 @@ def test_an_unfinished_study_shown_and_run_again_is_the_whole_one(here, fedtuner
     assert equal(fedtuner, here / "s", here / "cut")
 
 
+@pytest.mark.slow
 def test_show_and_compare_read_no_state(here, fedtuner):
     fedtuner(*RUN, "--baseline", "--quiet")
     shown, answer = fedtuner("show", "s"), fedtuner("show", "s", "--json")
@@ -719,6 +724,7 @@ def test_a_bar_on_a_terminal(here, monkeypatch, workers):
     assert "tuning: " not in text  # no plain lines
 
 
+@pytest.mark.slow
 def test_lines_where_there_is_no_terminal(here):
     with start(here, "--workers", "2") as process:
         said = process.stderr.read()
@@ -739,6 +745,7 @@ def test_a_reader_that_goes_away_is_no_error(here, command):
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.slow
 def test_a_problem_beside_the_study(here):
     """The installed script finds a module in the folder that it is called from."""
     (here / "mine.py").write_text("import toys\n\ndef problem():\n    return toys.problem()\n")

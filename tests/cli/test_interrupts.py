@@ -48,6 +48,7 @@ def run(code, folder):
     return subprocess.run(command, cwd=folder, env=toys.environment(), capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["fedtuner.errors", "numpy", "fedtuner.report.listing"])
 def test_a_command_while_it_is_imported(module, tmp_path):
     done = run(COMMAND.replace("MODULE", module), tmp_path)
@@ -55,6 +56,7 @@ def test_a_command_while_it_is_imported(module, tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (3, "", said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("store", "said"),
     [(None, "There is no store, so nothing is kept: give store= to be able to continue."),

@@ -67,6 +67,7 @@ def test_progress_that_cannot_be_shown_is_no_error(here):
     assert "Kept in s" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_does_not_make_two_studies_equal(here, fedtuner):
     fedtuner(*RUN)
     fedtuner(*RUN[:-1], "t", "--seed", "1")

@@ -24,7 +24,18 @@ SIZES = (1, 2)
 WEIGHTS = __import__("numpy").array([1.0, 2.0])
 LOG = []
 STARTED = "2021-10-05 12:00"
+KIND = "squared"
+STEPS = [1, 2, "last"]
+TABLE = {"squared": lambda x: x * x, "names": ["a", "b"]}
+PLACE = "/home/one/data"
+shared = []
 calls = 0
+
+def reading(output, y):
+    return TABLE[KIND](output) + len(STEPS) + len(PLACE) + len(shared)
+
+def writing():
+    shared.append(1)
 
 def helper(x):
     return x * ALPHA
@@ -73,7 +84,7 @@ called = Loss(2, (1.0, 2.0))
 bound = called.method
 short = lambda output, y: math.fabs(output - y)
 '''
-NAMES = ("loss", "helper", "closed", "counted", "partly", "called", "bound", "short", "Loss")
+NAMES = ("reading", "loss", "helper", "closed", "counted", "partly", "called", "bound", "short", "Loss")
 
 
 def module(text):
@@ -96,6 +107,10 @@ CHANGES = {
     "a constant of the module": ("ALPHA = 0.5", "ALPHA = 0.7", {"loss", "helper", "partly"}),
     "a tuple of the module": ("SIZES = (1, 2)", "SIZES = (3, 2)", {"loss", "partly"}),
     "an array of the module": ("[1.0, 2.0])\nLOG", "[1.0, 2.5])\nLOG", set()),  # the code changes things in place
+    "a text of the module": ('KIND = "squared"', 'KIND = "names"', {"reading"}),
+    "a list of the module": ('[1, 2, "last"]', '[1, 2, "first"]', {"reading"}),
+    "a table of the module": ('["a", "b"]}', '["a", "c"]}', {"reading"}),
+    "a function in a table": ("lambda x: x * x", "lambda x: x * x * x", {"reading"}),
     "a helper": ("return x * ALPHA", "return x / ALPHA", {"loss", "helper", "partly"}),
     "a default": ("scale=2.0", "scale=2.5", {"loss", "partly"}),
     "a default by name": ("power=1", "power=2", {"loss", "partly"}),
@@ -129,6 +144,8 @@ SAME = {
     ),
     "layout": ("max(output - y, margin)", "max(\n            output - y,\n            margin,\n        )"),
     "a log": ("LOG = []", "LOG = [1, 2, 3]"),
+    "a list that another function changes": ("shared = []", "shared = [1, 2]"),
+    "a place": ("/home/one/data", "/mnt/two"),
     "a time": ("2021-10-05 12:00", "2021-10-06 08:00"),
     "a count of the module": ("calls = 0\n\n", "calls = 7\n\n"),
     "a count of a closure": ("    n = 0\n    def", "    n = 5\n    def"),
@@ -146,7 +163,8 @@ def test_what_does_not_matter_is_not_seen(usual, change):
 def test_running_the_code_changes_nothing():
     made = module(USUAL)
     before = {name: known_by(getattr(made, name)) for name in NAMES}
-    for name in ("loss", "closed", "counted", "partly", "called", "bound", "short"):
+    made.writing()
+    for name in ("reading", "loss", "closed", "counted", "partly", "called", "bound", "short"):
         getattr(made, name)(3.0, 1.0)
     assert {name: known_by(getattr(made, name)) for name in NAMES} == before
     assert (made.calls, made.called.calls) == (2, 1)

@@ -74,6 +74,7 @@ def test_only_blobs_that_no_state_needs_are_swept(blobs, tiny_limit):
     assert np.array_equal(blobs.get(second[1])["control"], vectors(3.0)["control"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [methods.scaffold, methods.feddyn, methods.ditto], ids=lambda m: m.name)
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_studies_are_the_same_with_memory_in_blobs(method, workers, tmp_path, monkeypatch):
@@ -103,6 +104,7 @@ def test_studies_are_the_same_with_memory_in_blobs(method, workers, tmp_path, mo
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_a_study_whose_blobs_are_gone_says_so(tmp_path, tiny_limit):
     """A state is only read with what it refers to; another store gives the same study again."""
 

@@ -28,6 +28,7 @@ def split(metric, output, y, parts=4):
     return [metric.measured(1.0, [pair], len(pair[1])) for pair in pairs]
 
 
+@pytest.mark.slow
 def test_f1_of_two_classes_and_of_several_is_scikit_learns():
     from sklearn.metrics import f1_score
 

@@ -35,6 +35,7 @@ def test_what_the_space_does_not_name_is_the_optimisers(name):
     )
 
 
+@pytest.mark.slow
 def test_what_it_names_stays():
     found = server_of(study(ft.Space({"batch": [8, 16]}, {"optimiser": "adam", "lr": 0.5})))
     assert (found["lr"], found["momentum"]) == (0.5, 0.9)

@@ -147,6 +147,7 @@ def test_the_noise_is_named_by_seed_arm_and_round():
     assert len(made) == 6
 
 
+@pytest.mark.slow
 def test_a_private_study_is_the_same_for_any_number_of_workers_and_spends_its_epsilon(tmp_path):
     def tune(**more):
         return ft.tune(quadratics(40), TWO, fedex=ft.FedEx(k=3), cohort=20, schedule=ft.random_search(12, 6), **more)

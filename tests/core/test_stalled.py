@@ -92,6 +92,7 @@ def test_it_spends_no_more():
     assert all(record.broken == record.clients for record in records)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_study_of_such_arms(tmp_path, workers):
     """Its score is what its records say; the journal and the summary tell why it ended; it continues as it was."""

@@ -40,6 +40,7 @@ def windows(text):
 LABELS = st.integers(-(2**62), 2**62)  # ijson's numbers are those of C
 
 
+@pytest.mark.slow
 @given(
     users=st.dictionaries(
         st.text(max_size=5),

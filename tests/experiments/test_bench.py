@@ -178,6 +178,7 @@ def test_marks_are_where_an_arm_may_be_evaluated():
         assert all(own == expected for own in marks(schedule, online).values())
 
 
+@pytest.mark.slow
 def test_states_are_dropped_as_soon_as_nobody_wants_them(out, monkeypatch):
     """While random search goes on, beside the arms' latest only states are there that a study may still evaluate."""
     most = []
@@ -197,6 +198,7 @@ def test_states_are_dropped_as_soon_as_nobody_wants_them(out, monkeypatch):
     assert most[-1] == 0
 
 
+@pytest.mark.slow
 def test_a_family_is_several_plays_over_one_session(out):
     """Its journal has arms, rounds and evaluations, each once; who wins and who is out, each study says for itself."""
     bench.run(read(), out, workers=1, only="RS")
@@ -227,6 +229,7 @@ def test_schedules_whose_arms_depend_on_scores_take_part(out, kind):
         assert kept["online"]["curve"][-1][0] <= kept["rounds"]
 
 
+@pytest.mark.slow
 def test_a_disk_without_room_for_what_is_kept_is_refused(out, monkeypatch):
     """Four arms with a state at each of the rounds 2, 4, 5, 6, 8 and 10: 24 of them, in two families."""
     need = 2 * 4 * toys.problem().model.size * 24
@@ -237,6 +240,7 @@ def test_a_disk_without_room_for_what_is_kept_is_refused(out, monkeypatch):
         assert all("MB free, but the study needs about" in str(error) for _, error in report.failed)
 
 
+@pytest.mark.slow
 def test_a_schedule_beside_the_suite_is_found(tmp_path, fedtuner, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -248,6 +252,7 @@ def test_a_schedule_beside_the_suite_is_found(tmp_path, fedtuner, monkeypatch):
     assert "2 studies of" in out
 
 
+@pytest.mark.slow
 def test_every_arm_is_evaluated_when_asked_for(out):
     text = SUITE.replace("online = 2", "every_arm = true")
     made = read(text)
@@ -259,6 +264,7 @@ def test_every_arm_is_evaluated_when_asked_for(out):
     assert [row[-2:] for row in kept["tested"] if row[1] == kept["winner"]["arm"]] == [list(kept["test"].values())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrapper", "ended"),
     [
@@ -279,6 +285,7 @@ def test_every_arm_is_evaluated_in_every_bracket(out, wrapper, ended):
     assert [row[-2:] for row in kept["tested"] if row[1] == kept["winner"]["arm"]] == [list(kept["test"].values())]
 
 
+@pytest.mark.slow
 def test_arms_that_diverge_are_counted(out):
     text = SUITE.replace("batch =", "epochs = 5, batch =")
     text = text.replace("[axes.wrapper]", "server = { lr = 3e38 }\n[axes.wrapper]")
@@ -308,6 +315,7 @@ def whole(tmp_path_factory):
     return of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "moment"),
     [
@@ -343,6 +351,7 @@ def test_a_kill_at_any_file_changes_nothing(out, method, moment, whole, monkeypa
     assert not bench.scratch(out).exists()
 
 
+@pytest.mark.slow
 def test_a_kill_while_a_result_is_written_loses_no_other(out):
     made = read(SUITE)
 
@@ -363,6 +372,7 @@ def test_a_kill_while_a_result_is_written_loses_no_other(out):
     assert list(out.parent.iterdir()) == [out]
 
 
+@pytest.mark.slow
 def test_a_part_now_and_the_rest_later(tmp_path):
     """What --only leaves out is done later, with the arms that are there, and to the same bits."""
     made = read(SUITE)
@@ -376,6 +386,7 @@ def test_a_part_now_and_the_rest_later(tmp_path):
     assert parts.read_bytes() == whole.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_suite_that_has_got_another_study_goes_on_with_its_arms(out):
     """One that comes first, and one that has a result goes: what is left is computed from where it was."""
     bench.run(read(), out, workers=1, only="RS")
@@ -428,6 +439,7 @@ def test_results_of_other_settings_are_refused(here, fedtuner):
     assert "results/mine.jsonl has 'RS / global / plain', seed 0, with other settings (cohort: 3 in the store, " in err
 
 
+@pytest.mark.slow
 def test_a_lost_state_is_a_clear_error(out):
     made = read(SUITE)
     bench.run(made, out, workers=1, only="RS")
@@ -469,6 +481,7 @@ def test_a_suite_that_is_running_is_left_alone(out):
     assert bench.run(read(), out, workers=1, only="RS").done == 4
 
 
+@pytest.mark.slow
 def test_what_others_have_done_meanwhile_is_not_done_again(out, monkeypatch):
     """What is to be done is known before the lock is taken; by then another process may have done it."""
     made, take = read(), bench.Lock
@@ -489,6 +502,7 @@ def test_what_others_have_done_meanwhile_is_not_done_again(out, monkeypatch):
 # What is printed and what is kept
 
 
+@pytest.mark.slow
 def test_results_are_made_to_be_committed(here, fedtuner):
     code, out, err = fedtuner("bench", "mine.toml", "--workers", "1")
     assert code == 0, err
@@ -515,6 +529,7 @@ def test_json_is_for_programs(here, fedtuner):
     assert len(printed["studies"]) == 4
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_how_long_and_does_nothing(here, fedtuner):
     code, out, _ = fedtuner("bench", "mine.toml", "--workers", "1", "--dry-run")
     assert code == 0
@@ -539,6 +554,7 @@ def test_the_trial_times_several_arms(monkeypatch):
     assert len(set(arms)) > 2
 
 
+@pytest.mark.slow
 def test_about_as_many_rounds_as_expected_are_computed(out):
     made = read()
     expected = sum(group.expected()[0] for group in plan.groups(made, out))
@@ -560,6 +576,7 @@ def test_a_round_in_which_clients_try_more_takes_longer(out, monkeypatch):
     assert thrice.seconds - once.seconds == pytest.approx(once.rounds / 2 * 2)  # half of the rounds, two trainings more
 
 
+@pytest.mark.slow
 def test_progress_tells_the_time_left(here, fedtuner, monkeypatch):
     monkeypatch.setattr(bench, "EVERY", 0.0)
     _, _, err = fedtuner("bench", "mine.toml", "--workers", "1")
@@ -568,6 +585,7 @@ def test_progress_tells_the_time_left(here, fedtuner, monkeypatch):
     assert " left" in err
 
 
+@pytest.mark.slow
 def test_what_cannot_be_run_is_told_and_the_rest_is_done(here, fedtuner):
     text = SUITE.replace("[axes.wrapper]", '[axes.data]\nbad = { problem = "toys:absent" }\ngood = {}\n[axes.wrapper]')
     (here / "mine.toml").write_text(text)

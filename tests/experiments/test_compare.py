@@ -263,6 +263,14 @@ def test_errors_that_are_not_finite_have_no_mean(file):
     assert "infinite" in tabulate.render(made)
 
 
+def test_studies_without_test_examples_have_no_mean(file):
+    change_one(file, "small / global / plain", 0, test=both(math.nan))
+    text = tabulate.render(compare.compare([file]))
+    assert "no client has test examples, so there is no test error" in text
+    assert "nan" not in text
+
+
+@pytest.mark.slow
 def test_stores_are_compared_too(tmp_path, fedtuner, monkeypatch):
     """Folders of ``fedtuner run``: seeds belong together; other settings are another study, and said."""
     monkeypatch.chdir(tmp_path)

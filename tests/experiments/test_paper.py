@@ -36,6 +36,7 @@ def test_the_page_of_results_shows_what_is_kept(script, tables):
     assert script["fill"](page, tables) == page
 
 
+@pytest.mark.slow
 def test_a_table_replaces_what_stands_between_its_marks(script, tables):
     assert tables["control"].startswith(
         "`fedtuner bench benchmarks/paper/control.toml`: 60 studies; 0 of 1620 arms diverged; AMD EPYC, 2 cores; "

@@ -156,6 +156,7 @@ def test_no_axes_and_no_file():
         suite.read("absent.toml")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
 def test_the_papers_suites_are_good(path):
     read = suite.read(path)

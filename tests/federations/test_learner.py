@@ -23,6 +23,7 @@ def study(made, **changed):
     return ft.tune(made, **(usual | changed))
 
 
+@pytest.mark.slow
 @LEARNERS
 def test_a_learner_is_tuned(learner):
     made = problem(learner)

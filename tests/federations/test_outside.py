@@ -74,6 +74,7 @@ def summed(study, plan, done):
     return plan.tally(change, examples, before, after, values)
 
 
+@pytest.mark.slow
 def test_a_tally_of_sums_is_as_good_as_the_reports():
     """Up to rounding, as sums by label are enough for FedEx."""
     simulation, study = outside()

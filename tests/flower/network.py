@@ -1,8 +1,8 @@
 """Flower networks of the commands that docs/flower.md prints: a SuperLink and SuperNodes as processes on this machine.
 
 ``with Network(folder, "flower-superlink --insecure") as net`` takes the page's block with that text. Its commands are
-run as they are printed, but on free ports. All processes of a network end with the ``with`` block. They also end if
-this process dies: a watchdog then sees that the pipe to it is closed. This module is the watchdog's program too.
+run as they are printed, but on free ports. All processes of a network end with the ``with`` block, or with this process
+(``leftovers``).
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import leftovers
 
 MARK = "FEDTUNER_TEST_NETWORK"  # in the environment of all processes of a network, by which they are found
 ROOT = Path(__file__).parents[2]
@@ -38,13 +40,11 @@ class Processes:
 
     def __init__(self, folder: Path, bin: Path) -> None:
         self.folder, self.bin = folder, bin
-        self.mark = f"{os.getpid()}-{time.time_ns()}"
+        self.mark = leftovers.new_mark()
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Any:
-        self._watchdog = subprocess.Popen(
-            [sys.executable, "-S", __file__, self.mark], stdin=subprocess.PIPE, start_new_session=True
-        )
+        self._watchdog = leftovers.watchdog(MARK, self.mark)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -230,17 +230,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def environments() -> Iterator[tuple[int, Mapping[bytes, bytes]]]:
-    """Yield every process whose environment can be read (Linux), with its environment."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            pairs = (entry / "environ").read_bytes().split(b"\0")
-            yield int(entry.name), dict(p.split(b"=", 1) for p in pairs if b"=" in p)
-
-
 def marked(mark: str) -> list[int]:
     """Return the processes with this mark."""
-    return [pid for pid, environment in environments() if environment.get(MARK.encode()) == mark.encode()]
+    return leftovers.marked(MARK, mark)
 
 
 def descendants(pid: int) -> list[int]:
@@ -255,18 +247,3 @@ def descendants(pid: int) -> list[int]:
         found += new
         new = [child for parent in new for child in parents.get(parent, [])]
     return found
-
-
-def watch_over(mark: str) -> None:
-    """Wait for the other end of the pipe to close, then kill all processes with this mark."""
-    sys.stdin.read()
-    end = time.monotonic() + 20
-    while (left := marked(mark)) and time.monotonic() < end:  # a process that ends may have started another
-        for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.05)
-
-
-if __name__ == "__main__":
-    watch_over(sys.argv[1])

@@ -84,6 +84,7 @@ def a_device_for_each_arm(grid: MemoryGrid) -> MemoryGrid:
     return grid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", [{}, {"fedex": ft.FedEx(k=3, tries=2)}], ids=["fedex", "tries"])
 def test_arms_are_trained_as_if_each_had_the_devices_for_itself(changed):
     together: list[Any] = []
@@ -100,6 +101,7 @@ def kept(grid: MemoryGrid) -> Iterator[set[str]]:
         yield {name.split(".")[2] for name in context.state if name.startswith("fedtuner.arm.")}
 
 
+@pytest.mark.slow
 def test_an_evaluation_changes_no_state_and_deletes_those_of_arms_that_are_out():
     grid = devices([])
     study = tune(grid, schedule=ft.halving(budget=14, longest=5, eta=2, eliminations=2))
@@ -115,6 +117,7 @@ def state_of(context: Context, arm: int) -> dict[str, str]:
     return {name: repr(record) for name, record in context.state.items() if name.startswith(f"fedtuner.arm.{arm}.")}
 
 
+@pytest.mark.slow
 def test_what_all_arms_keep_is_bounded(monkeypatch, caplog):
     most = 700  # bytes: two arms
     monkeypatch.setattr(app_state, "MOST", most)
@@ -148,6 +151,7 @@ def test_an_arm_that_goes_on_from_another_goes_on_from_its_state():
     assert {visits for _, round, visits in seen if round == 4} == {4}
 
 
+@pytest.mark.slow
 def test_an_arm_begins_with_what_the_app_keeps_outside_of_studies_which_stays_as_it_is():
     grid = devices([])
 

@@ -105,6 +105,7 @@ MALFORMED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MALFORMED)
 def test_whatever_a_device_sends_is_at_worst_a_malformed_reply(name, tmp_path):
     grid = grid_of()

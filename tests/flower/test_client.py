@@ -171,6 +171,7 @@ class Older(NumPyClient):
         return found["eval_loss"], found["num-examples"], {"accuracy": found["eval_acc"], "note": "done"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("converted", [True, False])
 def test_an_app_of_the_older_kind_gives_the_same_bits(converted):
     """The names of its arrays are those of the server's."""
@@ -192,6 +193,7 @@ def test_an_app_of_the_older_kind_gives_the_same_bits(converted):
     assert list(here.problem.record(here.best.model)) == ["weight", "bias"]
 
 
+@pytest.mark.slow
 def test_an_older_app_may_measure_something_else():
     class Counting(NumPyClient):
         def fit(self, parameters: Any, config: Any) -> Any:
@@ -254,6 +256,7 @@ def by_budget(grid: MemoryGrid, space: ft.Space, **more: Any) -> ft.Study:
     return ft.tune(problem, space, budget=70, cohort=3, progress=False, **more)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:not searched")
 def test_a_budget_needs_what_the_app_has_today():
     """An app that reads config["lr"] has no default arm otherwise."""
@@ -273,6 +276,7 @@ def test_a_budget_needs_what_the_app_has_today():
     assert (untuned.rounds_used, untuned.best.server["optimiser"]) == (70, "sgd")
 
 
+@pytest.mark.slow
 def test_an_app_with_defaults_of_its_own_says_so():
     seen = []
 
@@ -285,6 +289,7 @@ def test_an_app_with_defaults_of_its_own_says_so():
     assert None in seen
 
 
+@pytest.mark.slow
 def test_a_large_fleet_has_other_clients_for_each_arm():
     """Sixty devices and a cohort of 3: none of them trains for all arms of the rung."""
     devices = {}
@@ -303,6 +308,7 @@ def test_a_large_fleet_has_other_clients_for_each_arm():
     assert devices[60] > 6
 
 
+@pytest.mark.slow
 def test_full_information_is_collected_too():
     seen: Seen = []
     study = tune(grid_of(ft.flower.tuned(plain_app(seen))), fedex=ft.FedEx(k=3, eps=1, tries="all"))
@@ -311,6 +317,7 @@ def test_full_information_is_collected_too():
     assert calls.count("evaluate") == 4 * 3 * study.rounds_used
 
 
+@pytest.mark.slow
 def test_it_learns_and_continues_from_a_store(tmp_path):
     """Killed in mid-run; the second run gives other initial arrays, and the first run's are used."""
     app = ft.flower.tuned(plain_app([], split=True), splits=("valid", "test"))
@@ -418,6 +425,7 @@ def test_which_of_the_apps_functions_failed_is_said_with_its_error(app, why):
         tune(grid_of(ft.flower.tuned(app)))
 
 
+@pytest.mark.slow
 def test_the_names_are_the_users():
     app = fixed_app(
         lambda m: {"net": m.content["net"], "m": MetricRecord({"n": 5})},
@@ -473,6 +481,7 @@ def test_only_the_servers_part_of_a_method_is_used():
     assert tune(grid_of(ft.flower.tuned(plain_app([]))), method=ft.methods.reptile).winner is not None
 
 
+@pytest.mark.slow
 def test_untuned_leaves_the_app_its_own_defaults():
     def train(message: Message) -> dict[str, Any]:
         assert set(message.content["config"]) <= {"split", "server-round", "lr", *SPACE.client}
@@ -570,6 +579,7 @@ def _squares(change: Any) -> Any:
 careful = Optimiser("careful", "ours", _along, sgd.hypers, _squares)
 
 
+@pytest.mark.slow
 def test_what_the_servers_optimiser_asks_of_a_change_is_computed_where_the_change_is():
     method = fedavg.with_optimiser(careful)
     grid = MemoryGrid()

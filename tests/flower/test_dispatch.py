@@ -198,6 +198,7 @@ def test_where_all_are_busy_for_good_the_study_says_so():
         tune(grid, fleet_of(grid, deadline=50.0, wait=100.0), cohort=6, schedule=SHORT)
 
 
+@pytest.mark.slow
 def test_an_evaluation_with_gaps_says_so_and_is_made_again(tmp_path, capsys):
     grid = grid_of()
     study = tune(grid, store=tmp_path)

@@ -114,6 +114,7 @@ def remembered(study: ft.Study, state: State) -> dict[Any, dict[str, bytes]]:
 # Equality
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["fedavg", "scaffold", *(pytest.param(name, marks=pytest.mark.slow) for name in ("feddyn", "ditto", "fedpa"))],
@@ -127,6 +128,7 @@ def test_a_fleet_gives_the_bits_of_a_simulation(name):
         assert here.evaluate("test", config) == there.evaluate("test", config)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changed",
     [
@@ -148,6 +150,7 @@ def test_so_do_all_settings(changed):
     same(simulate(**settings), tune(grid_of(), **settings))
 
 
+@pytest.mark.slow
 def test_a_method_and_a_task_of_ones_own():
     same(simulate(method=toys.remembering), tune(grid_of(method=toys.remembering), method=toys.remembering))
     problem = quadratics(clients=12)  # ids 0..11: in the order of numbers, not of texts
@@ -181,6 +184,7 @@ def test_clients_stand_in_the_natural_order_of_their_ids():
     same(simulated(), tune(grid))
 
 
+@pytest.mark.slow
 def test_what_clients_remember_may_be_in_files(tmp_path, monkeypatch):
     monkeypatch.setattr("fedtuner.core.memory.LIMIT", 100)
     here = simulate(method=toys.remembering, store=tmp_path / "here")
@@ -345,6 +349,7 @@ def test_a_malformed_reply_is_a_dropped_client(name):
     same(study, deaf(**everyone))
 
 
+@pytest.mark.slow
 def test_an_error_reply_is_a_dropped_client_and_its_reason_is_logged(tmp_path, caplog):
     grid = grid_of()
     grid.faults[1002] = error
@@ -397,6 +402,7 @@ def test_an_update_that_is_not_finite_is_broken_whatever_it_says():
     assert not any(r.dropped or r.diverged for r in study.history)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [None, 25])
 def test_a_client_that_lies_about_its_examples_does_not_dominate(limit, tmp_path):
     grid = grid_of()
@@ -420,6 +426,7 @@ def test_clients_of_honest_sizes_are_not_capped():
     assert not study.problem.faults
 
 
+@pytest.mark.slow
 def test_vectors_unlike_the_others_are_left_out():
     grid = grid_of()
 
@@ -667,6 +674,7 @@ def test_a_node_whose_reply_to_a_handshake_is_late_joins_when_it_arrives():
 # Checkpoints
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [17, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 28))])
 def test_a_server_that_is_killed_continues_to_the_same_end(after, tmp_path):
     """A kill in mid-rung; the next run has other nodes for the same clients."""

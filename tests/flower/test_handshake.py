@@ -58,6 +58,7 @@ def toys_free() -> ft.flower.client_app:  # type: ignore[valid-type]
     return ft.flower.client_app(toys.Softmax(features=5), lambda context: CLIENTS[2])
 
 
+@pytest.mark.slow
 def test_a_run_that_continues_with_some_of_the_clients_knows_how_many_there_are(tmp_path):
     """SCAFFOLD's and FedDyn's server steps need |S| / N: N counts those who are away now."""
 
@@ -107,3 +108,82 @@ def test_who_comes_on_the_way_is_written_down_before_the_round_that_counts_them(
     )
     assert [events[n].ids for n in joined] == [tuple(c.id for c in CLIENTS[:5]), ("phone5",)]
     assert joined[1] < first
+
+
+def passing(message: Message, context: object, call_next: object) -> Message:
+    """A mod that does nothing: an app with it has other code."""
+    return call_next(message, context)  # type: ignore[operator,no-any-return]
+
+
+def test_apps_of_other_code_are_named(caplog):
+    grid = grid_of(CLIENTS[:2])
+    grid.add(ft.flower.client_app(toys.Softmax(), lambda context: CLIENTS[2], mods=[passing]))
+    problem = fleet_of(grid, least=3)
+    problem.everyone()
+    assert problem.faults == {"code": 1}
+    said = "the code of client 'phone2' is not that of client 'phone0': is the same app installed on both?"
+    assert said in caplog.text
+
+
+def test_an_app_that_is_changed_between_two_runs_is_named(tmp_path):
+    def run(mods: list[object]) -> list[str]:
+        grid = MemoryGrid()
+        for client in CLIENTS:
+            grid.add(ft.flower.client_app(toys.Softmax(), lambda context, client=client: client, mods=mods))
+        if not mods:
+            grid.on_push = lambda message: toys.die() if len(grid.work_sent()) == 20 else None
+        tune(grid, store=tmp_path)
+        lines = (tmp_path / "log.jsonl").read_text().splitlines() if (tmp_path / "log.jsonl").exists() else []
+        return [line for line in lines if '"code"' in line]
+
+    assert toys.forked(lambda: run([])) == -9
+    noted = run([passing])
+    assert len(noted) == len(CLIENTS)
+    assert all("is not what it was when the study met it" in line for line in noted)
+
+
+def test_the_code_of_an_app_is_that_of_its_functions():
+    """Also where Flower's mods wrap them, and where a client_fn makes a client."""
+
+    def made(text: str) -> str:
+        space: dict[str, object] = {"__name__": "app"}
+        exec(compile(text, "app.py", "exec"), space)
+        return ft.flower.tuned(space["app"])._code  # type: ignore[arg-type,attr-defined]
+
+    plain = """
+from flwr.clientapp import ClientApp
+def mod(message, context, call_next):
+    return call_next(message, context)
+app = ClientApp(MODS)
+@app.train()
+def train(message, context):
+    return message.content["lr"] * 2
+"""
+    older = """
+from flwr.clientapp import ClientApp
+from flwr.client import NumPyClient
+class Mine(NumPyClient):
+    def fit(self, parameters, config):
+        return parameters, 2, {}
+def client_fn(context):
+    return Mine().to_client()
+app = ClientApp(client_fn)
+"""
+    for text in (plain.replace("MODS", ""), plain.replace("MODS", "mods=[mod, mod]"), older):
+        assert made(text) == made(text)
+        assert made(text.replace(" 2", " 3")) != made(text)
+
+
+@pytest.mark.parametrize("code", ["x" * 10_000_000, 7, [1.0, 2.0], b"x"])
+def test_a_code_that_cannot_be_one_is_not_kept(code):
+    def lying(message: Message, context: object, call_next: object) -> Message:
+        reply = call_next(message, context)  # type: ignore[operator]
+        reply.content["fedtuner"] = ConfigRecord({**reply.content["fedtuner"], "code": code})
+        return reply  # type: ignore[no-any-return]
+
+    grid = grid_of(CLIENTS[:1])
+    grid.add(ft.flower.client_app(toys.Softmax(), lambda context: CLIENTS[1], mods=[lying]))
+    problem = fleet_of(grid, least=2)
+    problem.everyone()
+    assert set(problem.codes) == {"phone0"}
+    assert not problem.faults

@@ -75,6 +75,7 @@ def text(thing: Any) -> str:
     return repr([text(x) for x in thing]) if isinstance(thing, (tuple, list)) else repr((type(thing), thing))
 
 
+@pytest.mark.slow
 @given(plans)
 def test_a_plan_and_a_job_arrive_as_they_were_sent(plan):
     """Every field of them: a field that is added and does not travel fails here."""
@@ -97,6 +98,7 @@ finite = arrays(np.float32, 4, elements=st.floats(-1, 1, width=32))
 remembering = replace(methods.fedavg, memory={"last": "all", "visits": (4,)}, extra={"control": "all"})
 
 
+@pytest.mark.slow
 @given(plans, st.data())
 def test_a_report_arrives_as_it_was_sent(made, data):
     asked = made.jobs[0]

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 SUITE = """
 import sys, time
 from pathlib import Path
-sys.path.insert(0, {here!r})
+sys.path[:0] = {here!r}
 from network import Processes, marked
 
 def test_that_is_killed(tmp_path):
@@ -37,7 +37,7 @@ def test_that_is_killed(tmp_path):
 def test_a_killed_or_interrupted_pytest_leaves_no_process(how: signal.Signals, tmp_path: Path) -> None:
     """One process of the suite has left its session, as Flower's and Ray's do."""
     ready, file = tmp_path / "ready", tmp_path / "test_suite.py"
-    file.write_text(SUITE.format(here=str(Path(__file__).parent), ready=str(ready)))
+    file.write_text(SUITE.format(here=[str(Path(__file__).parents[n]) for n in (0, 1)], ready=str(ready)))
     command = [sys.executable, "-c", _HANDLING, "-q", "-p", "no:cacheprovider", "-c", "/dev/null", str(file)]
     with (tmp_path / "log").open("wb") as log:
         suite = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)

@@ -53,6 +53,7 @@ def evaluated(study):
     return {"global": 1 - tally.before.error, "personalized": 1 - tally.after.error}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secure", [None, SecAgg(clip=4.0, most_examples=50)])
 def test_the_value_is_that_of_all_data_together(secure):
     grid, how = MemoryGrid(), {"secure": True, "secret": "s"} if secure else {}

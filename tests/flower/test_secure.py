@@ -84,6 +84,7 @@ def evaluated(study: ft.Study, clients: int = 6) -> dict[str, float]:
     return {"global": tally.before.error, "personalized": tally.after.error}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changed",
     [
@@ -116,6 +117,7 @@ def test_the_sums_give_what_the_reports_would(changed):
         assert not np.allclose(study.best.theta, 1 / study.best.theta.size)  # it has learned something
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_a_sum_too():
     study = tune(grid_of())
     assert study.evaluate("test") == pytest.approx(evaluated(study), abs=1e-4)
@@ -190,6 +192,7 @@ def error(reply: Message) -> Message:
     return wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", [0, 1, 2])
 def test_a_client_that_drops_out_at_any_stage_is_missing_from_the_sum(stage):
     """The first replies of one client are good, then it fails in every round."""
@@ -366,6 +369,7 @@ def test_what_the_optimiser_asks_is_that_of_the_change_that_is_sent():
     assert tally_of(huge, 1, scale(ft.FedEx(k=1)), {"x": np.zeros(3)}).bounded == 1
 
 
+@pytest.mark.slow
 def test_a_study_with_masks_continues(tmp_path):
     def run() -> None:
         grid = grid_of()
@@ -423,6 +427,7 @@ finite = st.floats(-100, 100)
 one = st.tuples(st.integers(0, 4), finite, st.integers(0, 1000))
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(
     st.lists(one, min_size=1, max_size=12),
@@ -560,6 +565,7 @@ def test_every_sum_that_cannot_be_is_refused(tmp_path):
         assert re.search(rf"arm 0, round \d: the sum over 6 clients is left out: .*{re.escape(name)}.* must be", line)
 
 
+@pytest.mark.slow
 def test_a_round_whose_sum_is_refused_does_not_end_the_study():
     grid = grid_of()
     grid.apps[1002] = lying(grid.apps[1002], LIES["error after"])
@@ -605,6 +611,7 @@ def shifted(place: int, by: int) -> Any:
     return change
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -625,6 +632,7 @@ def test_entries_beyond_what_clients_can_send_are_refused(change, why, monkeypat
     assert problem.faults == {"impossible": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "change"),
     [
@@ -649,6 +657,7 @@ def npz() -> bytes:
     return file.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "junk"),
     [

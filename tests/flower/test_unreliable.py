@@ -43,6 +43,7 @@ def drawn(grid: MemoryGrid, node: int = 1002) -> list[int]:
     return [int(str(m.content.config_records["fedtuner"]["round"])) for m in sent]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["error", *(pytest.param(name, marks=pytest.mark.slow) for name in FAULTS if name != "error")]
 )
@@ -67,6 +68,7 @@ def test_it_is_named_counted_and_drawn_less_often(name, tmp_path, capsys):
     assert f"Replies that could not be used: {len(found)} of phone2." in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_good_reply_is_enough_to_be_drawn_as_often_as_others_again():
     grid, broken = grid_of(), [True] * 4
 
@@ -80,6 +82,7 @@ def test_a_good_reply_is_enough_to_be_drawn_as_often_as_others_again():
     assert drawn(grid)[-1] > drawn(grid)[4]
 
 
+@pytest.mark.slow
 def test_it_is_so_after_a_study_was_continued(tmp_path):
     def attacked() -> MemoryGrid:
         grid = grid_of()

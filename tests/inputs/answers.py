@@ -28,7 +28,7 @@ def check(message: str, match: str) -> None:
     assert len(message.splitlines()) == 1, message
     assert message.isprintable(), message
     assert len(message) <= LONGEST, f"{len(message)} characters: {message}"
-    assert " object at 0x" not in message, message
+    assert " at 0x" not in message, message
     assert re.search(match, message), f"{match!r} is not in: {message}"
 
 

@@ -228,6 +228,7 @@ ARGUMENTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "match"), [pytest.param(*row[1:], id=row[0]) for row in COMMANDS])
 def test_a_command_that_is_wrong(
     arguments: tuple[str, ...], match: str, here: Path, capsys: pytest.CaptureFixture[str]

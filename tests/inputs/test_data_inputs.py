@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -234,6 +235,16 @@ def damaged(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:200])
 
 
+def member(path: Path, old: bytes, new: bytes) -> None:
+    """A sound archive, in which the header of an array is damaged."""
+    one_array(path)
+    content = path.read_bytes()
+    assert old in content
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("x.npy", "y.npy"):
+            archive.writestr(name, content.replace(old, new))
+
+
 def one_array(path: Path) -> None:
     with path.open("wb") as file:
         np.save(file, X)
@@ -247,6 +258,10 @@ NPZ = [
     ("a-text", lambda p: p.write_text("hello"), r"client 'a': .*a.npz cannot be read as .npz"),
     ("empty", lambda p: p.touch(), r"client 'a': .*a.npz cannot be read as .npz"),
     ("damaged", damaged, r"client 'a': .*a.npz cannot be read as .npz"),
+    ("header-of-code", lambda p: member(p, b"'shape': (8, ", b"'shape': (x, "), r"client 'a': .*a.npz cannot be read as .npz: "),
+    ("header-type", lambda p: member(p, b"<f4", b"<q9"), r"client 'a': .*a.npz cannot be read as .npz: .*descr"),
+    ("header-keys", lambda p: member(p, b"'descr'", b"'desc!'"), r"client 'a': .*a.npz cannot be read as .npz: .*keys"),
+    ("header-version", lambda p: member(p, b"NUMPY\x01", b"NUMPY\x09"), r"client 'a': .*a.npz cannot be read as .npz: "),
     ("a-folder", lambda p: p.mkdir(), r"client 'a': .*a.npz cannot be read as .npz"),
     ("a-loop", lambda p: p.symlink_to(p), r"client 'a': .*a.npz cannot be read as .npz|no .npz files"),
     ("a-pickle", lambda p: save(p, x=X.astype(object), y=Y), r"client 'a': .*cannot be read as .npz: .*pickle"),

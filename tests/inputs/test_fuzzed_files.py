@@ -174,6 +174,7 @@ def look_at(path: Path, other: Path) -> None:
     diff.as_lines(diff.differences(report.journal_of(path), report.journal_of(other)), ("a", "b"))
 
 
+@pytest.mark.slow
 @few
 @given(st.data())
 def test_lines_of_a_journal(store: Path, drawn: st.DataObject) -> None:
@@ -199,6 +200,7 @@ def test_the_file_of_a_journal(store: Path, drawn: st.DataObject) -> None:
     answered(look_at, copy, store)
 
 
+@pytest.mark.slow
 @few
 @given(st.data())
 def test_the_file_of_a_state(store: Path, drawn: st.DataObject) -> None:
@@ -285,6 +287,7 @@ READERS = {
 }
 
 
+@pytest.mark.slow
 @few
 @pytest.mark.parametrize("name", READERS)
 @given(st.data())

@@ -38,6 +38,7 @@ def test_the_full_gradient_takes_every_row_once_in_chunks_that_can_be_trained_on
     np.testing.assert_allclose(found, (n - 1) / 2, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 2, 1025])
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_a_network_with_batch_norm(option, n):
@@ -74,6 +75,7 @@ def test_the_second_option_is_the_papers_quotient_less_what_decay_adds(decay):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_with_decay_the_fixed_point_is_the_optimum_of_the_penalised_loss(option):
     """grad F(w) + decay w = 0; curvatures add up, so w = sum a x / sum (a + decay)."""

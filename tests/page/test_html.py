@@ -70,6 +70,7 @@ def test_embedded_json_has_no_character_of_a_tag():
     assert json.loads(embedded({HOSTILE: [HOSTILE]})) == {HOSTILE: [HOSTILE]}
 
 
+@pytest.mark.slow
 def test_several_studies_are_compared_with_intervals(tmp_path, fedtuner):
     for seed in (0, 1, 2):
         toys.tune(store=tmp_path / f"tuned{seed}", seed=seed).evaluate("test")

@@ -70,6 +70,7 @@ def test_a_study_that_is_kept_nowhere_is_drawn_too():
         study.plot("comparison")
 
 
+@pytest.mark.slow
 def test_what_cannot_be_drawn_is_refused(stores, tmp_path):
     for kind, names, arm, said in (
         ("race", ["a0", "b0"], None, "shows one study"),

@@ -160,6 +160,7 @@ def test_a_metric_of_which_higher_is_better_is_shown_as_itself(tmp_path):
     assert shown["incumbent"]["error_after"][-1] == pytest.approx(1 - errors["incumbent"]["error_after"][-1], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_the_incumbent_ends_as_the_winner_after_all_rounds(tmp_path):
     for name in ("halving", "children", "a budget"):
         study = toys.tune(store=tmp_path / name, **STUDIES[name])
@@ -172,6 +173,7 @@ def test_the_incumbent_ends_as_the_winner_after_all_rounds(tmp_path):
         assert found["error_after"][-1] == pytest.approx(last, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_rounds_are_in_the_schedules_order_for_any_number_of_workers(tmp_path):
     for workers in (1, 2):
         toys.tune(store=tmp_path / str(workers), workers=workers)
@@ -252,6 +254,7 @@ def test_importance_finds_the_hyperparameter_that_matters():
     assert "nothing to compare" in importance({"axes": axes[:1], "rows": rows})["why"]
 
 
+@pytest.mark.slow
 def test_the_command_is_kept_with_a_study(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["/usr/bin/fedtuner", "run", "digits", "--set", "a b"])
     toys.tune(store=tmp_path / "s")

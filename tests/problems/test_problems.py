@@ -52,6 +52,7 @@ def test_problems_can_be_worked_on(problem):
     assert np.isfinite(gradient).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["problem", "problem_iid", "problem_small", "problem_iid_small"])
 def test_femnist_problems_can_be_worked_on(by, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDTUNER_DATA", str(tmp_path))

@@ -283,6 +283,7 @@ def test_the_command_says_equal_with_exit_code_0(here, fedtuner):
     assert (code, json.loads(out)) == (0, {"first": "s", "second": "t", "equal": True, "differences": []})
 
 
+@pytest.mark.slow
 def test_the_command_says_different_with_exit_code_1(here, fedtuner):
     toys.tune(store="t", fedex=ft.FedEx(k=3, eps=0.2)).evaluate("test")
     code, out, err = fedtuner("diff", "s", "t")
@@ -297,6 +298,7 @@ def test_the_command_says_different_with_exit_code_1(here, fedtuner):
     assert json.loads(out)["differences"][0]["name"] == "tuner.eps"
 
 
+@pytest.mark.slow
 def test_two_studies_that_were_stopped_are_compared_as_they_are(here, fedtuner):
     toys.tune(store="t")
     journal = here / "t" / "journal.jsonl"

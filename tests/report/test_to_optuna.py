@@ -42,6 +42,7 @@ def run(*words):
     return cli.main(["export", *map(str, words)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["sqlite:///{}/studies.db", "{}/journal.log"])
 def test_what_optuna_reads_is_what_the_study_says(tmp_path, study, capsys, file):
     url = file.format(tmp_path)
@@ -72,6 +73,7 @@ def test_what_optuna_reads_is_what_the_study_says(tmp_path, study, capsys, file)
     assert {n: best[f"client.{n}"] for n in SPACE.client} == {n: study.best.client[n] for n in SPACE.client}
 
 
+@pytest.mark.slow
 def test_distributions_are_those_of_the_space(tmp_path, study):
     url = f"sqlite:///{tmp_path}/studies.db"
     to_optuna.export(study.path, url)
@@ -110,6 +112,7 @@ def test_diverged_arms_have_failed(tmp_path):
     assert all(t.state == State.COMPLETE for t in trials if t.number not in diverged)
 
 
+@pytest.mark.slow
 def test_arms_by_optuna_and_methods_of_ones_own_are_read_from_the_folder_alone(tmp_path):
     own = replace(ft.methods.fedavg.with_defaults(client={"epochs": 2}), name="mine alone")
     learned = {"method": own, "schedule": ft.random_search(21, 3, together=1), "space": SPACE}

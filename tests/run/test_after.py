@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import runpy
 from dataclasses import replace
 
@@ -13,7 +14,8 @@ import fedtuner as ft
 import toys
 from crashes import Snapshots, assert_same
 from fedtuner.core.store import Done, Extended
-from fedtuner.errors import SpecError, StoreError
+from fedtuner.errors import FedtunerWarning, SpecError, StoreError
+from fedtuner.page.html import data
 from fedtuner.report import differences, journal_of, summary
 from fedtuner.run.result import Results
 from fedtuner.run.store import Folder
@@ -40,6 +42,7 @@ def test_a_random_search_that_is_extended_is_the_longer_search(tmp_path):
     assert study.best.score == min(row["score"] for row in study.frame("arms"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", [{}, DUEL], ids=["random", "budget"])
 def test_extensions_that_are_killed_at_any_change_of_the_folder_end_the_same(tmp_path, changed):
     first, further = (60, 75) if changed is DUEL else (6, 12)
@@ -221,3 +224,19 @@ def test_short_representations(tmp_path):
     assert len(repr(study)) < 200
     assert len(repr(study.best)) < 600
     assert repr(study).startswith("<Study: toy, remembering, 2 arms, 6 of 6 rounds, won by arm ")
+
+
+def test_a_split_that_no_client_has_is_said_in_words(tmp_path):
+    """Where an error would be NaN: in Python, after a retraining, on the card and on the page."""
+    study = toys.tune(problem=toys.untested(), store=tmp_path / "s")
+    said = "no client has test examples, so there is no test error"
+    for one in (study, study.retrain(2)):
+        with pytest.warns(FedtunerWarning, match=f"untested: {said}"):
+            assert all(map(math.isnan, one.evaluate("test").values()))
+        one.evaluate("valid")  # without a warning
+    study.export(tmp_path / "e")
+    card = (tmp_path / "e" / "README.md").read_text()
+    assert "N" + said[1:] in card
+    assert "nan" not in card
+    [page] = data([tmp_path / "s"])["studies"]
+    assert page["notes"] == ["N" + said[1:] + "."]

@@ -82,6 +82,7 @@ def asked():
 # The same study
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
 @pytest.mark.parametrize("spilled", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["in states", "in files"])
 def test_the_same_bits_as_tune(tmp_path, monkeypatch, name, spilled):
@@ -94,6 +95,7 @@ def test_the_same_bits_as_tune(tmp_path, monkeypatch, name, spilled):
     assert_same(tmp_path / "asked", tmp_path / "tuned")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["memory", "hyperband", "diverging", "children"])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_rounds_in_flight_may_be_told_in_any_order(name, seed):

@@ -46,6 +46,7 @@ def test_what_a_budget_means():
     assert not setup.space.server
 
 
+@pytest.mark.slow
 def test_the_first_arm_is_the_default_and_the_others_are_around_it():
     setup = prepared(500)
     first, *rest = arms(setup)
@@ -95,6 +96,7 @@ def test_the_bits_do_not_depend_on_workers_or_on_a_stop(tmp_path, monkeypatch):
         assert_same(tmp_path / f"stopped{rounds}", tmp_path / "one")
 
 
+@pytest.mark.slow
 def test_the_untuned_default_is_as_the_user_has_it():
     study = ft.tune(toys.problem(), budget=70, cohort=3, progress=False)
     default = ft.untuned(study, progress=False)

@@ -65,6 +65,7 @@ def journal_of(path):
 # Workers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("several", [(2,), pytest.param((3, 4), marks=pytest.mark.slow)], ids=["2", "3 or 4"])
 @pytest.mark.parametrize(
     "changed",
@@ -311,14 +312,16 @@ from fedtuner.report.diff import differences
 from fedtuner.run import saving
 from fedtuner.run.executors import Serial, worker
 worker._SHIP = saving._SAVE = 0.05
+if len(sys.argv) > 4:
+    worker.end_with_parent = lambda: None  # as where there is no Linux
 memory.LIMIT = int(sys.argv[3])
 print("begun", flush=True)
 toys.tune(store=sys.argv[1], workers=int(sys.argv[2])).evaluate()
 """
 
 
-def drive(path, workers, limit=memory.LIMIT, **environment):
-    command = [sys.executable, "-c", DRIVER, str(path), str(workers), str(limit)]
+def drive(path, workers, limit=memory.LIMIT, *more, **environment):
+    command = [sys.executable, "-c", DRIVER, str(path), str(workers), str(limit), *more]
     return subprocess.Popen(command, stdout=subprocess.PIPE, env=toys.environment(**environment))
 
 
@@ -336,10 +339,12 @@ def test_the_driver_is_killed_at_a_random_moment(tmp_path, finished, seed, worke
     assert_same(tmp_path / "s", finished)
 
 
-def test_orphaned_workers_end(tmp_path, finished):
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [(), ("elsewhere",)], ids=["Linux", "elsewhere"])
+def test_orphaned_workers_end(tmp_path, finished, more):
     pids = tmp_path / "pids"
     pids.mkdir()
-    with drive(tmp_path / "s", 2, TOY_NAP="0.02", TOY_PIDS=str(pids)) as driver:
+    with drive(tmp_path / "s", 2, memory.LIMIT, *more, TOY_NAP="0.02", TOY_PIDS=str(pids)) as driver:
         toys.until(lambda: len(list(pids.iterdir())) == 2)
         workers = [int(f.name) for f in pids.iterdir()]
         assert driver.pid not in workers
@@ -350,13 +355,28 @@ def test_orphaned_workers_end(tmp_path, finished):
     assert_same(tmp_path / "s", finished)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a worker ends after its round")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_end_with_their_driver_in_the_middle_of_a_client(tmp_path, how):
+    """A client that takes an hour; SIGTERM comes a second time, as the driver waits for the rounds under way."""
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    with drive(tmp_path / "s", 2, TOY_NAP="3600", TOY_PIDS=str(pids)) as driver:
+        toys.until(lambda: len(list(pids.iterdir())) == 2)
+        driver.send_signal(how)
+        if how == signal.SIGTERM:
+            time.sleep(0.2)
+            driver.send_signal(how)
+    toys.until(lambda: not any(toys.running(int(f.name)) for f in pids.iterdir()), 5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("limit", [memory.LIMIT, 0], ids=["in states", "in files"])
 def test_a_study_can_continue_while_orphans_still_work(tmp_path, finished, monkeypatch, limit):
     """Workers that have not noticed yet hold no lock; all they write is what clients remember, which is the same."""
     pids = tmp_path / "pids"
     pids.mkdir()
-    with drive(tmp_path / "s", 2, limit, TOY_NAP="0.5", TOY_PIDS=str(pids)) as driver:
+    with drive(tmp_path / "s", 2, limit, "elsewhere", TOY_NAP="0.5", TOY_PIDS=str(pids)) as driver:
         toys.until(lambda: len(list(pids.iterdir())) == 2)
         driver.kill()
     workers = [int(f.name) for f in pids.iterdir()]
@@ -441,6 +461,7 @@ def test_stopping_without_a_store_says_that_nothing_is_kept():
         toys.tune(progress=interrupt_at(7))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_every_status")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_second_interrupt_is_at_once(tmp_path, finished, workers):
@@ -546,6 +567,7 @@ def test_only_what_is_missing_is_computed_again(tmp_path, finished, monkeypatch)
     assert len(trained) == 3 * 30
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_every_status")
 def test_the_untuned_default_continues_too(tmp_path):
     whole = toys.tune(store=tmp_path / "a")

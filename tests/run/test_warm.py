@@ -29,6 +29,7 @@ def ways(source):
     return [source, ft.load(source.path), source.path, str(source.path), exported, exported / "configuration.json"]
 
 
+@pytest.mark.slow
 def test_the_best_arms_are_the_first_arms_and_their_theta_a_prior(source):
     """In the order of how far they came; the rest of the arms is drawn as without them, but for their numbers."""
     for way in ways(source):
@@ -114,6 +115,7 @@ def elsewhere():
     return ft.Simulation(toys.Softmax(), toys.clients(8), "elsewhere")
 
 
+@pytest.mark.slow
 def test_a_proxy_is_tuned_and_what_it_finds_is_trained_for_real(tmp_path):
     study = toys.tune(proxy=elsewhere(), store=tmp_path / "s")
     found = ft.load(tmp_path / "s" / "proxy")

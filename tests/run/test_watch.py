@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ import pytest
 import fedtuner as ft
 import toys
 from crashes import Evolving
+from fedtuner.core import schedule
 from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Joined, Note, Started, Won
 from fedtuner.errors import Interrupted
 from fedtuner.run import saving, watch
@@ -42,7 +44,7 @@ class Crowd(ft.Simulation):
             self.wrong.append(Note("late", "too late", client=self.came[-1]))
         return self.came
 
-    def recall(self, ids):
+    def recall(self, ids, codes=None):
         self.came = list(ids)
 
     def notes(self):
@@ -95,6 +97,7 @@ def test_a_watcher_is_told_what_is_on_disk(tmp_path):
     assert count > 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_after_a_resume_only_new_events_are_told(tmp_path, monkeypatch, workers):
     monkeypatch.setattr(watch, "_MOMENT", 0.0)
@@ -166,6 +169,45 @@ def test_who_came_is_recalled_when_a_study_is_continued(tmp_path, monkeypatch):
 
 
 # What a person sees
+
+
+@pytest.mark.parametrize("discount", [0.0, 0.9])
+def test_what_a_status_costs_does_not_grow_with_the_rounds(monkeypatch, discount):
+    """A status after every round: four times the rounds are four times the records that are read, not sixteen."""
+    monkeypatch.setattr(watch, "_MOMENT", 0.0)
+    read, really, shown = [], schedule.value_of, []
+    monkeypatch.setattr(schedule, "value_of", lambda *a: read.append(a) or really(*a))
+
+    def reads(rounds):
+        read.clear()
+        toys.tune(schedule=ft.random_search(rounds, rounds, discount=discount), progress=shown.append)
+        return len(read)
+
+    few, many = reads(30), reads(120)
+    assert len(shown) >= 150
+    assert few >= 30
+    assert many <= 5 * few
+
+
+@pytest.mark.parametrize("discount", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("target", ["global", "personalized"])
+def test_a_running_score_is_the_score(discount, target):
+    """Also where nobody validated, where a loss was infinite, and where an arm has diverged and recovered."""
+    records = list(toys.tune().history[:8])
+    records[1] = replace(records[1], loss_before=math.inf, loss_after=math.inf)
+    records[3] = replace(
+        records[3], loss_before=math.nan, loss_after=math.nan, error_before=math.nan, error_after=math.nan
+    )
+    records[5] = replace(records[5], diverged=True)
+    for metric in schedule.METRICS:
+        scoring, at = schedule.Scoring(metric, discount), 0
+        running = schedule.RunningScore(scoring, target)
+        assert running.value == math.inf
+        for until in (1, 2, 3, 4, 6, 8):
+            running.add(records[at:until])
+            at = running.rounds
+            assert at == until
+            assert running.value == pytest.approx(scoring.score(records[:until], target)[0])
 
 
 STATUS = Status(used=7, planned=30, alive=2, arms=4, best=0.25, left=75.0)

@@ -87,6 +87,7 @@ def test_a_timeout_before_the_first_round_interrupts():
         toys.tune(timeout=-1)
 
 
+@pytest.mark.slow
 def test_a_study_ends_where_no_score_improves(tmp_path):
     """The same for any number of workers, and after a stop at any round."""
     whole = toys.tune(store=tmp_path / "w", patience=4)

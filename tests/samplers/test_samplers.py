@@ -96,6 +96,7 @@ def ready(n=30, best=0.1):
 # One answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "schedule"), EVERY)
 def test_the_number_of_workers_changes_nothing(tmp_path, kind, schedule):
     one, two = (tune(kind, schedule, workers=n, store=tmp_path / str(n)) for n in (1, 2))
@@ -168,6 +169,7 @@ def test_another_sampler_is_another_study(tmp_path):
         tune("cmaes", ONE_BY_ONE, store=tmp_path / "s")
 
 
+@pytest.mark.slow
 def test_uniform_arms_do_not_depend_on_the_schedule():
     one, other = (
         toys.tune(space=SPACE, method=ft.methods.fedavg, fedex=ft.FedEx(k=2), schedule=schedule).journal
@@ -207,6 +209,7 @@ def test_values_are_in_their_domains_and_candidates_near_the_centre(kind, schedu
     assert len(configs) == outline(schedule).arms
 
 
+@pytest.mark.slow
 def test_an_arms_own_configuration_does_not_depend_on_fedex():
     """The first group's arms, which no score has reached, are the same with one candidate and with five."""
     one, five = (tune("tpe", BOHB, fedex=ft.FedEx(k=k)).journal.arms for k in (1, 5))
@@ -275,6 +278,7 @@ def test_arms_that_all_diverge_still_lead_to_a_proposal(kind):
         assert client["lr"] in SPACE.client["lr"]
 
 
+@pytest.mark.slow
 def test_optuna_is_left_as_it_was():
     import optuna
     import torch

@@ -28,6 +28,7 @@ def test_golden_rungs_at_the_longest_run(budget, longest, eta, eliminations, exp
     assert unused(halving(budget, longest, eta, eliminations)) == left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eta", [2, 3, 4])
 @pytest.mark.parametrize("eliminations", [1, 2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4))])
 def test_a_larger_budget_is_never_refused_and_never_less_used(eta, eliminations):

@@ -86,12 +86,14 @@ def compare(made, method, rounds=3, rows=None):
     return state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("net", NETS)
 def test_it_agrees_with_the_sequential_engine(net):
     """Clients of all sizes, candidates with their own batches, epochs and dropout: the same draws, the same numbers."""
     compare(problem(NETS[net]), methods.fedavg)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", methods.ALL.values(), ids=lambda m: m.name)
 def test_it_does_every_method_unchanged(method):
     compare(problem(NETS["mlp"]), method)
@@ -149,6 +151,7 @@ def test_the_result_does_not_depend_on_the_workers(tmp_path):
     assert seen[0] == seen[1] == seen[2]
 
 
+@pytest.mark.slow
 def test_a_study_continues_with_the_engine_that_it_began_with(tmp_path):
     def study(engine):
         return tune(problem(NETS["mlp"]), schedule=halving(30, 12, 2, 2), cohort=4, workers=1, engine=engine,

@@ -32,6 +32,7 @@ def sgd(**settings):
     return linear_model.SGDClassifier(**settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("estimator", "labels", "tuned"),
     [

@@ -129,6 +129,7 @@ def by_hand(made, plan, optimiser, penalty=None):
     return np.concatenate([p.detach().numpy().ravel() for p in module.parameters()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "c",
     [

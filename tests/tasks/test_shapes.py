@@ -183,6 +183,7 @@ def test_the_untuned_default_has_the_default_shape():
     assert untuned(study).best.model.tobytes() == fixed.best.model.tobytes()
 
 
+@pytest.mark.slow
 def test_fedex_finds_the_shape_that_can_learn():
     """Of a network that sees its input and one that ignores it, theta ends with the one that sees."""
 

@@ -33,6 +33,7 @@ def test_the_optimum_is_where_the_mean_gradient_is_zero():
     assert np.abs(slope).max() < 1e-3
 
 
+@pytest.mark.slow
 def test_full_gradient_steps_of_everyone_reach_it():
     problem = quadratics()
     round = a_round(methods.fedavg, problem, cohort=8)

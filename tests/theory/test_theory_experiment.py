@@ -43,6 +43,7 @@ def regret():
     return regrets()
 
 
+@pytest.mark.slow
 def test_the_kept_results_are_what_the_code_computes(k):
     """All but the best step in hindsight: it is one of more step sizes, the longer the longest run is."""
     made, kept = experiment.measure(Setting(k=k), tau=3162, seeds=2), regrets(k)

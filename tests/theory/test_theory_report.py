@@ -16,6 +16,7 @@ from fedtuner.theory.theorem import Setting
 SMALL = ("theory", "--tau", "1000", "--seeds", "2")
 
 
+@pytest.mark.slow
 def test_the_command_prints_tables_and_what_they_show(capsys):
     assert cli.main([*SMALL, "--m", "5"]) == 0
     out, err = capsys.readouterr()
@@ -30,6 +31,7 @@ def test_the_command_prints_tables_and_what_they_show(capsys):
     assert "100 % of 1,000" in err
 
 
+@pytest.mark.slow
 def test_json_is_strict_and_the_same_each_time(capsys):
     assert cli.main([*SMALL, "--json", "--quiet"]) == 0
     out, err = capsys.readouterr()
@@ -41,6 +43,7 @@ def test_json_is_strict_and_the_same_each_time(capsys):
     assert capsys.readouterr().out == out
 
 
+@pytest.mark.slow
 def test_a_second_run_reads_what_the_first_wrote(tmp_path, capsys, monkeypatch):
     """And without matplotlib it says how to get the picture."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
@@ -69,6 +72,7 @@ def test_the_picture(tmp_path):
     assert report.picture(record) == {"png": png, "svg": svg}
 
 
+@pytest.mark.slow
 def test_the_command_names_the_files_that_it_wrote(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(report, "picture", lambda record: {"png": b"pixels"})
     assert cli.main([*SMALL, "--out", str(tmp_path), "--quiet"]) == 0

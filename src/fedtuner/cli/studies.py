@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import warnings
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -13,7 +14,7 @@ from typing import Any
 
 from fedtuner.cli.output import printing, tell
 from fedtuner.core.place import Place, place
-from fedtuner.errors import SpecError
+from fedtuner.errors import FedtunerWarning, SpecError
 
 
 def run(arguments: Namespace) -> None:
@@ -66,15 +67,17 @@ def run(arguments: Namespace) -> None:
         sampling.usual_sample(study.problem) if arguments.evaluate_sample is None else arguments.evaluate_sample or None
     )
     how: dict[str, Any] = {"sample": sample, "progress": progress}
-    study.evaluate("test", **how)
-    if arguments.retrain is not None:
-        study.retrain(arguments.retrain, progress).evaluate("test", **how)
-    if arguments.baseline:
-        default = untuned(study, progress)
-        default.evaluate("test", **how)
-        default.evaluate("test", rounds=min(study.schedule.longest, study.schedule.budget), **how)
-        for each in (study, default):  # to say whether tuning has paid, without a look at the test data
-            each.evaluate("valid", **how)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*no client has", FedtunerWarning)  # what is printed says it, once
+        study.evaluate("test", **how)
+        if arguments.retrain is not None:
+            study.retrain(arguments.retrain, progress).evaluate("test", **how)
+        if arguments.baseline:
+            default = untuned(study, progress)
+            default.evaluate("test", **how)
+            default.evaluate("test", rounds=min(study.schedule.longest, study.schedule.budget), **how)
+            for each in (study, default):  # to say whether tuning has paid, without a look at the test data
+                each.evaluate("valid", **how)
     _print_study(store, arguments.json, kept=f"fedtuner show {store}", arms=False)
 
 

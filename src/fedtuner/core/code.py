@@ -1,11 +1,14 @@
 """What code of one's own is known by: a hash of its functions and of what they hold, the same in every process.
 
-Of a function its bytecode counts (not its layout, comments or docstring), its defaults, what its closure holds, and the
-functions, numbers and arrays that it reads from its module; of a class its methods; of an object that can be called its
-class and its attributes. Code of Python, of installed packages and of this one counts by its name: versions are
-compared elsewhere. What the code itself changes as it runs, such as a count of calls, does not count: the same program
-must be known by the same hash whenever it is asked for. Nor do the tensors of modules that have parameters: they may be
-drawn at random.
+Of a function its bytecode counts (not its layout, comments or docstring), its defaults, what its closure holds, and
+what it reads from its module: functions, numbers, arrays, texts, lists and tables; of a class its methods; of an object
+that can be called its class and its attributes. Code of Python, of installed packages and of this one counts by its
+name: versions are compared elsewhere.
+
+What the code itself changes as it runs, such as a count of calls, does not count: the same program must be known by the
+same hash whenever it is asked for. So lists, tables and texts of a module do not count where the functions that read
+them change things in place (they may be a log and what is written to it), nor do texts that are places in the file
+system. Nor do the tensors of modules that have parameters: they may be drawn at random.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ from typing import Any
 
 from fedtuner.core.fingerprint import as_array, raw
 
-TAG = f"{sys.implementation.cache_tag}-{sys.flags.optimize}"  # bytecode of other versions is other bytecode
+_RULES = 2  # of what is seen; hashes by other rules, or of other versions' bytecode, are not compared
+TAG = f"{sys.implementation.cache_tag}-{sys.flags.optimize}-{_RULES}"
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
 _NUMBERS = (bool, int, float, complex)
 _BY_REPR = {"torch.dtype", "torch.device", "numpy.dtype", "builtins.range", "builtins.slice"}
@@ -49,7 +53,7 @@ def known_by(value: Any) -> str:
 
 
 def changed(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
-    """Yield the names whose code has changed; what was written by another version of Python cannot be compared."""
+    """Yield the names whose code has changed; what another version of Python, or of this, wrote cannot be compared."""
     for name in sorted({*old, *new}) if old and new else ():
         then, now = old.get(name, ""), new.get(name, "")
         if then != now and (not then or not now or then.split(" ")[0] == now.split(" ")[0]):
@@ -62,7 +66,8 @@ class _Walk:
     def __init__(self) -> None:
         self.digest = hashlib.blake2b(digest_size=12)
         self._seen: dict[int, tuple[int, Any]] = {}  # by id, with the object, so that no other gets its id
-        self._rebound: dict[int, set[str]] = {}  # by the id of a module's names: those that its functions store to
+        # By the id of a module's names: those that its functions store to, and those that they may change in place.
+        self._changed: dict[int, tuple[set[str], set[str]]] = {}
 
     def add(self, value: Any, inside: bool = False) -> None:
         """Add a value; of objects that cannot be called the type alone, unless their ``inside`` is asked for."""
@@ -152,22 +157,35 @@ class _Walk:
 
     def _add_globals(self, function: types.FunctionType, in_place: bool) -> None:
         space, codes = function.__globals__, list(_codes(function.__code__))
-        if id(space) not in self._rebound:
-            functions = [f for f in space.values() if isinstance(f, types.FunctionType) and f.__globals__ is space]
-            self._rebound[id(space)] = _changes((f.__code__ for f in functions), _GLOBAL)[0]
+        rebound, touched = self._changes_of(space)
         names = {name for code in codes for name in code.co_names if name in space}
-        for name in sorted(names - self._rebound[id(space)] - _changes(codes, _GLOBAL)[0]):
+        for name in sorted(names - rebound - _changes(codes, _GLOBAL)[0]):
             value = space[name]
             if not isinstance(value, types.ModuleType):
-                self._hold_global(name, value, in_place)
+                self._hold_global(name, value, in_place or name in touched)
             elif not _is_library(value.__name__, _file(value.__name__)):
-                for inner in sorted({inner for code in codes for inner in code.co_names if inner in vars(value)}):
-                    self._hold_global(f"{name}.{inner}", vars(value)[inner], in_place)
+                inner_rebound, inner_touched = self._changes_of(vars(value))
+                inner_names = {inner for code in codes for inner in code.co_names if inner in vars(value)}
+                for inner in sorted(inner_names - inner_rebound):
+                    self._hold_global(f"{name}.{inner}", vars(value)[inner], in_place or inner in inner_touched)
+
+    def _changes_of(self, space: dict[str, Any]) -> tuple[set[str], set[str]]:
+        """Return the names of a module that its functions store to, and those that they may change in place."""
+        if id(space) not in self._changed:
+            held = list(space.values())
+            codes = [f.__code__ for f in held if isinstance(f, types.FunctionType) and f.__globals__ is space]
+            for cls in (c for c in held if isinstance(c, type) and c.__module__ == space.get("__name__")):
+                codes += [f.__code__ for f in vars(cls).values() if isinstance(f, types.FunctionType)]
+            every = [inner for code in codes for inner in _codes(code)]
+            touched = {name for code in every if _changes([code], _GLOBAL)[1] for name in code.co_names}
+            self._changed[id(space)] = (_changes(codes, _GLOBAL)[0], touched)
+        return self._changed[id(space)]
 
     def _hold_global(self, name: str, value: Any, in_place: bool) -> None:
-        """Add what a function reads from a module; texts, lists and tables there are often of the run, such as logs."""
+        """Add what a function reads from a module, unless it is of the run: what is logged, or a place."""
         numbers = isinstance(value, tuple) and all(isinstance(part, _NUMBERS) for part in value)
-        passed_over = isinstance(value, (str, bytes, list, dict, set, tuple, types.ModuleType)) and not numbers
+        text = isinstance(value, (str, bytes, tuple)) and not numbers
+        passed_over = isinstance(value, types.ModuleType) or (text and (in_place or _is_place(value)))
         self._hold(name, _MISSING if passed_over else value, in_place)
 
     def _hold(self, name: str, value: Any, in_place: bool) -> None:
@@ -209,6 +227,10 @@ class _Walk:
             self._add_all("modules", (part for child in held["_modules"].items() for part in child))
             if not drawn:  # such as a loss with weights of the classes
                 self._add_all("buffers", (part for buffer in held["_buffers"].items() for part in buffer))
+
+
+def _is_place(value: Any) -> bool:
+    return isinstance(value, str) and PurePath(value).is_absolute()
 
 
 def _methods(cls: type) -> Iterator[types.CodeType]:

@@ -82,8 +82,12 @@ class Federation(Protocol):
     def met(self) -> Sequence[str | int]:
         """Return the ids of all clients met so far, if they are not known from the start."""
 
-    def recall(self, ids: Sequence[str | int]) -> None:
-        """Take over the ids that the journal of a continued study has."""
+    @property
+    def codes(self) -> Mapping[str | int, str]:
+        """What the code of the clients met so far is known by, if they have code of their own: by their ids."""
+
+    def recall(self, ids: Sequence[str | int], codes: Mapping[str | int, str] = MappingProxyType({})) -> None:
+        """Take over the ids, and what the clients' code was known by, that the journal of a continued study has."""
 
     def retire(self, arms: Sequence[int]) -> None:
         """Take note of arms that get no more rounds."""
@@ -107,12 +111,13 @@ class FederationDefaults:
     executor: OpenExecutor | None = None
     groups: Mapping[str | int, str] = MappingProxyType({})
     code: Mapping[str, str] = MappingProxyType({})
+    codes: Mapping[str | int, str] = MappingProxyType({})
 
     def met(self) -> Sequence[str | int]:
         """Return nobody: all clients are known from the start."""
         return ()
 
-    def recall(self, ids: Sequence[str | int]) -> None:
+    def recall(self, ids: Sequence[str | int], codes: Mapping[str | int, str] = MappingProxyType({})) -> None:
         """Do nothing."""
 
     def retire(self, arms: Sequence[int]) -> None:

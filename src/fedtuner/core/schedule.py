@@ -13,7 +13,7 @@ rounds enter a discounted score as clearly worse than the arm's finite rounds (`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Protocol, cast, runtime_checkable
@@ -107,6 +107,38 @@ def discounted(scores: Sequence[float], discount: float) -> float:
         known = [min(s, worst) for s in known]
     weights = [discount**age for age in range(len(known) - 1, -1, -1)]
     return sum(w * s for w, s in zip(weights, known, strict=True)) / sum(weights)
+
+
+class RunningScore:
+    """An arm's score while its rounds come: ``Scoring.score`` up to rounding, but each round is read once."""
+
+    def __init__(self, scoring: Scoring, target: str) -> None:
+        self.rounds = 0
+        self._scoring, self._target = scoring, target
+        self._latest = math.nan
+        self._sum = self._infinite = self._weight = 0.0  # discounted: finite values, infinite rounds, all rounds
+        self._low, self._high = math.inf, -math.inf  # of the finite values
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Take an arm's next rounds."""
+        discount = self._scoring.discount
+        for record in records:
+            self.rounds += 1
+            value = value_of(record, self._scoring.metric, self._target)
+            if math.isnan(value):
+                continue
+            self._latest, infinite = value, value == math.inf
+            self._sum = discount * self._sum + (0.0 if infinite else value)
+            self._infinite = discount * self._infinite + infinite
+            self._weight = discount * self._weight + 1.0
+            if not infinite:
+                self._low, self._high = min(self._low, value), max(self._high, value)
+
+    @property
+    def value(self) -> float:
+        if math.isnan(self._latest) or self._latest == math.inf:
+            return math.inf
+        return (self._sum + self._infinite * beyond((self._low, self._high))) / self._weight
 
 
 def best(scores: Mapping[int, Score], n: int) -> list[int]:

@@ -43,6 +43,7 @@ class Joined:
 
     event: ClassVar[str] = "clients"
     ids: tuple[str | int, ...]
+    codes: tuple[str, ...] = ()  # what the code of their apps is known by, if they have said it
 
 
 @dataclass(frozen=True)

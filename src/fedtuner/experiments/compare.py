@@ -21,6 +21,7 @@ from fedtuner.experiments import results
 from fedtuner.experiments.statistics import Paired, Summary, holm, paired, summary
 from fedtuner.report import summary as summary_of
 from fedtuner.run.store import at
+from fedtuner.run.words import without_examples
 
 METRICS = ("target", "global", "personalized")
 
@@ -249,8 +250,11 @@ def _notes(studies: Sequence[Study], pairs: Sequence[Pair]) -> Iterable[str]:
             f"With {few} signed ranks cannot give a p below {fewest.least:.2g}: "
             "five are the fewest for 0.1, eight for 0.01."
         )
-    if any(not math.isfinite(e) for study in studies for e in study.errors.values()):
-        yield "Some errors are not finite (every arm diverged, or no test data): their studies have no mean."
+    errors = [e for study in studies for e in study.errors.values()]
+    if any(map(math.isinf, errors)):
+        yield "Some errors are not finite (every arm diverged): their studies have no mean."
+    if any(map(math.isnan, errors)):
+        yield f"In some studies {without_examples('test')}: they have no mean."
     enough = [pair for pair in pairs if pair.difference.unequal >= 5]
     if len(enough) > 1:
         which = "" if len(enough) == len(pairs) else " with five pairs that differ, or more,"

@@ -234,10 +234,15 @@ class Simulation(FederationDefaults):
 
     @cached_property
     def code(self) -> Mapping[str, str]:  # type: ignore[override]
-        """What the model's code is known by, as it says or by its class and attributes; and that of lazy clients."""
-        known = getattr(self.model, "code", None)
-        made = known if isinstance(known, Mapping) else {"model": known_by(self.model)}
+        """What the model's code is known by, and that of lazy clients."""
+        made = self.code_of(self.model)
         return made if self._columns is None else {**made, "data": self._columns.code}
+
+    @staticmethod
+    def code_of(model: Any) -> Mapping[str, str]:
+        """Return what a model's code is known by: as the model says, or by its class and attributes."""
+        known = getattr(model, "code", None)
+        return known if isinstance(known, Mapping) else {"model": known_by(model)}
 
     def describe(self) -> dict[str, Any]:
         """Return name, number of clients, fingerprint and, as the bits depend on it, a device that is not the CPU."""

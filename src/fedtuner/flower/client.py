@@ -52,13 +52,14 @@ def client_app(
     """
     app = ClientApp(mods=mods)
     wire = Flat(task.size)
+    code = handshake.app_code(*sorted(Simulation.code_of(task).items()), method, *(mods or ()))
 
     def find(name: str) -> Method:
         return method or method_named(name)
 
     @app.query(_ACTION)
     def handshake_reply(message: Message, context: Context) -> Message:
-        return handshake.reply(message, data(context).id, task.size, secure)
+        return handshake.reply(message, data(context).id, task.size, secure, code=code)
 
     if secure:
         secure_train(app, task, data, find, secret)
@@ -133,12 +134,14 @@ class _Tuned(ClientApp):
         super().__init__()
         self._app, self._names, self._splits, self._id = app, names, splits, id
         self._calls = _OlderCalls if older else _Calls
+        registered = getattr(app, "_registered_funcs", {})
+        self._code = handshake.app_code(*(registered[name] for name in sorted(registered)), getattr(app, "_call", None))
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Do fedtuner's work, or pass the message on."""
         kind = message.metadata.message_type
         if kind == HANDSHAKE:
-            return handshake.reply(message, self._id(context), None)
+            return handshake.reply(message, self._id(context), None, code=self._code)
         return self._work(message, context) if kind == WORK else self._app(message, context)
 
     def _work(self, message: Message, context: Context) -> Message:

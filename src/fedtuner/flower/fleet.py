@@ -13,6 +13,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from flwr.app import ArrayRecord, Message
@@ -179,8 +180,12 @@ class Fleet(FederationDefaults):
     def met(self) -> Sequence[str | int]:
         return list(self.roster.ids.values())
 
-    def recall(self, ids: Sequence[str | int]) -> None:
-        self.roster.recall(ids)
+    def recall(self, ids: Sequence[str | int], codes: Mapping[str | int, str] = MappingProxyType({})) -> None:
+        self.roster.recall(ids, codes)
+
+    @property
+    def codes(self) -> Mapping[str | int, str]:  # type: ignore[override]
+        return self.roster.codes
 
     def retire(self, arms: Sequence[int]) -> None:
         """Take note of arms that get no more rounds: devices delete what they keep for them."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
 
+from fedtuner.core.code import known_by
 from fedtuner.errors import brief
 from fedtuner.flower.messages import ABOUT, VERSION, reason_of
 from fedtuner.flower.wire import MalformedError
@@ -34,10 +35,10 @@ def request() -> RecordDict:
     return RecordDict({ABOUT: ConfigRecord({"version": VERSION})})
 
 
-def reply(message: Message, id: str | int, size: int | None, secure: bool = False) -> Message:
+def reply(message: Message, id: str | int, size: int | None, secure: bool = False, *, code: str = "") -> Message:
     """Return a client's reply; an app that keeps its own training code has no size."""
     about: dict[str, Any] = {"version": VERSION, "id": id.item() if isinstance(id, np.generic) else id}
-    about |= {"own_training": size is None, "secure": secure} | ({} if size is None else {"size": size})
+    about |= {"own_training": size is None, "secure": secure, "code": code} | ({} if size is None else {"size": size})
     return Message(RecordDict({ABOUT: ConfigRecord(about)}), reply_to=message)
 
 
@@ -67,6 +68,26 @@ def client_id(message: Message, required: Requirements) -> str | int:
     if size not in (None, required.size):
         raise MalformedError(f"its model has {brief(size)} entries, the server's {required.size}")
     return id  # type: ignore[no-any-return]
+
+
+def app_code(*parts: Any) -> str:
+    """Return what the code of an app is known by: of its functions, also where Flower has wrapped them."""
+    found: list[Any] = []
+    for part in parts:
+        inside = [part]
+        while inside:
+            one = inside.pop()
+            flowers = str(getattr(one, "__module__", "")).startswith("flwr.")
+            cells = (getattr(one, "__closure__", None) or ()) if flowers else ()
+            inside += [held for cell in cells if callable(held := cell.cell_contents)]
+            found += [] if cells else [one]
+    return known_by(found)
+
+
+def code_of(message: Message) -> str:
+    """Return what the code of a node's app is known by; nothing if it does not say so in a short text."""
+    code = message.content.config_records.get(ABOUT, ConfigRecord()).get("code")
+    return code if isinstance(code, str) and len(code) <= _LONGEST else ""
 
 
 def client_number(id: str | int) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from flwr.app import Message
 
+from fedtuner.core.code import changed
 from fedtuner.flower import handshake
 from fedtuner.flower.clock import Clock
 from fedtuner.flower.exchange import Request, Requests
@@ -46,6 +47,7 @@ class Roster:
         self._refused: dict[int, tuple[float, str]] = {}  # node -> when to ask it again, and why it was refused
         self.online: set[int] = set()
         self.ids: dict[int, str | int] = {}  # client -> its id, of all that the study has met, in the order of meeting
+        self.codes: dict[str | int, str] = {}  # id -> what the code of its app is known by
         self.nodes: Mapping[int, int] = {}  # client -> its node, of the clients online, in the natural order of ids
 
     def update(self) -> None:
@@ -82,13 +84,16 @@ class Roster:
         if node in self._members:
             return
         try:
-            self._enter(node, handshake.client_id(message, self._required))
+            id = handshake.client_id(message, self._required)
+            self._enter(node, id)
+            self._compare(id, handshake.code_of(message))
         except MalformedError as error:
             self._refuse(node, str(error))
 
-    def recall(self, ids: Iterable[str | int]) -> None:
+    def recall(self, ids: Iterable[str | int], codes: Mapping[str | int, str]) -> None:
         """Enter the clients that a study had met before: they come first."""
         self.ids = {**{client_number(id): id for id in ids}, **self.ids}
+        self.codes = {**codes, **self.codes}
 
     def settled(self) -> bool:
         """Return whether the nodes of the first look have replied, or had their time to."""
@@ -114,6 +119,20 @@ class Roster:
         self._members[node] = client
         self.ids[client] = id
         self._sort()
+
+    def _compare(self, id: str | int, code: str) -> None:
+        """Note where an app's code is not what it was when the study met its client, or not that of the first one."""
+        if not code:  # it is not known
+            return
+        before = self.codes.setdefault(id, code)
+        first, usual = next(iter(self.codes.items()))
+        if any(changed({"app": before}, {"app": code})):
+            why = "is not what it was when the study met it: from here on its rounds are those of another app"
+        elif any(changed({"app": usual}, {"app": code})):
+            why = f"is not that of client {first!r}: is the same app installed on both?"
+        else:
+            return
+        self._fault("code", f"the code of client {id!r} {why}", client=id)
 
     def _sort(self) -> None:
         nodes = {client: node for node, client in self._members.items() if node in self.online}

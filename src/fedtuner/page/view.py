@@ -17,7 +17,7 @@ from fedtuner.page.history import History
 from fedtuner.page.importance import importance
 from fedtuner.page.theta import Thetas, columns
 from fedtuner.report import served
-from fedtuner.report.show import headline
+from fedtuner.report.show import headline, without_examples
 from fedtuner.report.summary import breakdowns, evaluations, spec, strict
 from fedtuner.run.journal import Journal
 from fedtuner.run.spec import schedule as read_schedule
@@ -72,6 +72,7 @@ class Views:
             default = _series(self._curves("untuned", untuned.journal, 0, window))
         when = "before" if target == "global" else "after"
         space, won = self._once("space", None, lambda: _space(journal)), journal.won
+        evaluated = evaluations(journal, None if untuned is None else untuned.journal)
         shown = _configurations(journal, found, f"error_{when}", space)
         ranked = tuple((row["early"], *map(str, row["values"])) for row in shown["rows"])
         groups = journal.group_of
@@ -89,7 +90,8 @@ class Views:
             "measure": {n: getattr(metric, n) for n in ("name", "rate", "maximise", "pooled")},
             "winner": None if won is None else {"arm": won.arm, "round": won.round},
             "chosen": _chosen(journal, found, when),
-            "evaluations": strict(evaluations(journal, None if untuned is None else untuned.journal)),
+            "evaluations": strict(evaluated),
+            "notes": without_examples(evaluated),
             "pays": won is not None and journal.fine_tuning_pays,
             "arms": [self._arm(journal, arm, space, found[arm]) for arm in found],
             "untuned": default,

@@ -12,7 +12,7 @@ from fedtuner.errors import counted, one_line
 from fedtuner.report.console import console
 from fedtuner.report.served import said
 from fedtuner.report.summary import is_fedex
-from fedtuner.run import spec
+from fedtuner.run import spec, words
 from fedtuner.run.auto import differing
 from fedtuner.run.export import changes
 from fedtuner.run.journal import Held
@@ -246,9 +246,7 @@ def without_examples(evaluations: Mapping[str, Any]) -> list[str]:
         for key, value in kept.items():
             split = key.partition(" ")[0]
             measured[split] = measured.get(split, False) or not math.isnan(float(value["global"]))
-    return [
-        f"No client has {split} examples, so there is no {split} error." for split, some in measured.items() if not some
-    ]
+    return [f"N{words.without_examples(split)[1:]}." for split, some in measured.items() if not some]
 
 
 def _print_arms(out: Console, summary: Mapping[str, Any], metric: Metric) -> None:

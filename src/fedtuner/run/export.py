@@ -14,6 +14,7 @@ from fedtuner.errors import SpecError, StoreError, counted
 from fedtuner.run.journal import Held, Journal, read
 from fedtuner.run.store import at
 from fedtuner.run.store.files import replace_file
+from fedtuner.run.words import without_examples
 
 if TYPE_CHECKING:
     from fedtuner.run.result import Best, Results
@@ -192,6 +193,9 @@ def _errors(journal: Journal, path: Place | None) -> list[str]:
                 rows.append((f"{name}, {split}, {result.clients} clients{of}, {result.validated} examples", result))
     if not rows:
         return ['Not evaluated: `study.evaluate("test")` before the export.']
+    none = dict.fromkeys(
+        split for study in studies.values() for (_, split, _), result in study.evaluated.items() if not result.validated
+    )
     over = "over all clients' examples" if metric.pooled else "mean over clients, by examples"
     known = any(math.isfinite(spread) for _, r in rows for _, spread in map(r.found, ("before", "after")))
     why = f"there is none of {metric.name} over all examples together" if metric.pooled else "the server saw only sums"
@@ -200,5 +204,6 @@ def _errors(journal: Journal, path: Place | None) -> list[str]:
         f"| {metric.name}: {over} | global | personalized |\n| --- | --- | --- |",
         *(f"| {name} | {text(*r.found('before'))} | {text(*r.found('after'))} |" for name, r in rows),
         "",
+        *(f"N{without_examples(split)[1:]}." for split in none),
         f"{interval} *Personalized*: after each client has fine-tuned the model.",
     ]  # fmt: skip

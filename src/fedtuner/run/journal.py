@@ -47,6 +47,7 @@ class Journal:
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.begun: Begun | None = None
         self.clients: list[str | int] = []  # of a fleet, in the order in which they were met
+        self.codes: dict[str | int, str] = {}  # of these, what the code of their apps was known by
         self.rounds_used = 0  # communication rounds spent so far, over all arms
         self.arms: dict[int, Arm] = {}
         self.children: dict[int, list[int]] = {}  # arm -> the arms that continue its states
@@ -96,6 +97,7 @@ class Journal:
             self.won = event
         elif isinstance(event, Joined):
             self.clients += event.ids
+            self.codes |= {id: code for id, code in zip(event.ids, event.codes, strict=False) if code}
         elif isinstance(event, Extended):
             self.extended.append(event)
             self.won = None
@@ -190,11 +192,14 @@ class Journal:
         """Return one record per arm and round, in the order of arms and rounds."""
         return [record for arm in sorted(self.own_records) for record in self.own_records[arm]]
 
-    def records(self, arm: int, until: int | None = None) -> list[Record]:
-        """Return an arm's rounds up to one, after those of its ancestors."""
+    def records(self, arm: int, until: int | None = None, after: int = 0) -> list[Record]:
+        """Return an arm's rounds up to one, after those of its ancestors; ``after`` leaves out the first ones."""
         parent, own = self.arms[arm].parent, self.own_records[arm]
-        before = [] if parent is None else self.records(*parent)
-        return [r for r in (*before, *own) if until is None or r.round <= until]
+        first = 0 if parent is None else parent[1]
+        last = max(0, (first + len(own) if until is None else until) - first)
+        if parent is None or after >= first:
+            return own[after - first : last]
+        return self.records(parent[0], first if until is None else min(first, until), after) + own[:last]
 
     def round_of(self, arm: int) -> int:
         """Return an arm's last round."""

@@ -27,7 +27,18 @@ from fedtuner.core.place import Place
 from fedtuner.core.records import Arm, Key, State
 from fedtuner.core.round import Round
 from fedtuner.core.sampler import Past
-from fedtuner.core.schedule import Evidence, Play, Schedule, Score, Scoring, Start, Step, best, outline
+from fedtuner.core.schedule import (
+    Evidence,
+    Play,
+    RunningScore,
+    Schedule,
+    Score,
+    Scoring,
+    Start,
+    Step,
+    best,
+    outline,
+)
 from fedtuner.core.setup import Setup
 from fedtuner.core.store import (
     LATE,
@@ -107,6 +118,8 @@ class Session:
         self._executor: Executor | None = None
         self._first: dict[int, int] = {}  # arm -> the lowest of the arms started with it
         self._scores: dict[int, dict[int, Score]] = {}  # arm -> round -> score
+        self._lowest: tuple[float, int] = (math.inf, 0)  # of all scores at which arms were compared, and whose it is
+        self._running: dict[int, RunningScore] = {}  # of the arms that were shown on the way
         self._trained: set[int] = set()  # arms that this session has trained
 
     # Open and close
@@ -118,7 +131,7 @@ class Session:
         try:
             self.journal = fold(self._store.events(), str(self.where.path or "the store"))
             self._saver = Saver(self.round, self._store, self.journal, self._begun())
-            self.federation.recall(self.journal.clients)
+            self.federation.recall(self.journal.clients, self.journal.codes)
             getattr(self.where.watch, "on_open", lambda journal: None)(self.journal)
         except BaseException:
             self._release()
@@ -324,7 +337,8 @@ class Session:
     def _note_clients_and_faults(self) -> None:
         """Write new clients and late replies to the journal, and faults to the log."""
         new, notes = self.federation.met()[len(self.journal.clients) :], self.federation.notes()
-        joined = [Joined(tuple(new))] if new else []
+        codes = tuple(self.federation.codes.get(id, "") for id in new)
+        joined = [Joined(tuple(new), codes if any(codes) else ())] if new else []
         self._append([*joined, *(late for note in notes if (late := _late(note)) is not None)], notes)
 
     def evidence(self, until: Mapping[int, int], scoring: Scoring, target: str) -> Evidence:
@@ -333,16 +347,24 @@ class Session:
         scores = {arm: scoring.score(rounds, target) for arm, rounds in records.items()}
         for arm, t in until.items():
             self._scores.setdefault(arm, {})[t] = scores[arm]
+            if math.isfinite(scores[arm][0]):
+                self._lowest = min(self._lowest, (scores[arm][0], arm))
         ended = {arm: self.journal.ended[arm] for arm in until if arm in self.journal.ended}
         return Evidence(scores, records, ended)
 
     def best(self) -> tuple[float, int] | None:
         """Return the lowest score so far at which arms were compared, and whose it is; before that, of any arm."""
-        compared = [(score, arm) for arm, rounds in self._scores.items() for score, _ in rounds.values()]
-        scoring, target, journal = self.setup.schedule.scoring, self.setup.target, self.journal
-        ready = [arm for arm in self.alive if not compared or journal.round_of(arm) >= self.until.get(arm, math.inf)]
-        compared += [(scoring.score(journal.records(arm), target)[0], arm) for arm in ready if journal.records(arm)]
-        return min((found for found in compared if math.isfinite(found[0])), default=None)
+        reached = [a for a in self.alive if not self._scores or self.journal.round_of(a) >= self.until.get(a, math.inf)]
+        scores = [self._lowest, *((self._score_now(arm), arm) for arm in reached)]
+        return min((found for found in scores if math.isfinite(found[0])), default=None)
+
+    def _score_now(self, arm: int) -> float:
+        """Return an arm's score after its rounds so far; infinite if it has none."""
+        if arm not in self._running:
+            self._running[arm] = RunningScore(self.setup.schedule.scoring, self.setup.target)
+        running = self._running[arm]
+        running.add(self.journal.records(arm, after=running.rounds))
+        return running.value
 
     def _eliminate(self, arms: Iterable[int]) -> list[int]:
         """Write to the journal that arms are eliminated; return those that were not so before."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,7 +26,7 @@ from fedtuner.core.schedule import METRICS, Schedule
 from fedtuner.core.setup import Setup, check_given, resolve, searched, with_named_optimiser
 from fedtuner.core.store import Store
 from fedtuner.core.tuner import Tuner
-from fedtuner.errors import Interrupted, SpecError, brief, suggest
+from fedtuner.errors import FedtunerWarning, Interrupted, SpecError, brief, suggest
 from fedtuner.run import sampling
 from fedtuner.run.asktell import AskTell
 from fedtuner.run.auto import auto, differing
@@ -36,6 +37,7 @@ from fedtuner.run.session import Session, Watch, Where, load_state, play
 from fedtuner.run.warm import found_by, with_prior
 from fedtuner.run.watch import Counter, Meter, Show, showing, stoppable
 from fedtuner.run.watchers import watching
+from fedtuner.run.words import without_examples
 from fedtuner.schedules import Alone, Duel, Halving, Patient
 from fedtuner.schedules.longer import Longer, links, original
 from fedtuner.space import Domain, Space
@@ -165,10 +167,10 @@ class Study(Results):
         which is lower where the metric is better. ``across`` asks for that of the "worst tenth" of clients, of the
         "worst group" or of "group NAME"; and of a pooled metric for the "mean of clients".
 
-        Clients fine-tune with the mode of theta, or (``config="sample"``) each with its own draw from theta. The result
-        is NaN if no client has examples. It is kept with the study, and computed again only if some clients did not
-        answer: ``missing`` is their number. ``undefined`` is that of clients for whom the metric is not defined.
-        ``rounds`` asks for the winner as it was earlier, if that state is kept.
+        Clients fine-tune with the mode of theta, or (``config="sample"``) each with its own draw from theta. If no
+        client has examples, a warning says so and the result is NaN. It is kept with the study, and computed again only
+        if some clients did not answer: ``missing`` is their number. ``undefined`` is that of clients for whom the
+        metric is not defined. ``rounds`` asks for the winner as it was earlier, if that state is kept.
 
         ``sample`` estimates it from so many clients, drawn in proportion to their examples by the study's seed. The
         result then has the ends of the interval of 95 % for the mean over all clients (``global_low``, ``global_high``
@@ -188,6 +190,8 @@ class Study(Results):
         if kept is None:
             with self._session() as session, showing(progress, "evaluating") as show:
                 kept = session.evaluate(key, split, config, sample, Counter(show).tell)
+        if not kept.validated and kept.clients:
+            warnings.warn(f"{self.problem.name}: {without_examples(split)}", FedtunerWarning, stacklevel=2)
         if across != ALL:
             checks.one_of("across", across, [ALL, *kept.breakdown])
             if metric == "loss" != known.name:

@@ -41,3 +41,8 @@ def size(n: float) -> str:
     power = min(4, max(0, (len(str(int(n))) - 1) // 3))
     n, unit = n / 1000**power, ("B", "kB", "MB", "GB", "TB")[power]
     return f"{n:.0f} {unit}" if n >= 10 or not power else f"{n:.1f} {unit}"
+
+
+def without_examples(split: str) -> str:
+    """Return what there is to say of a split of which no client has examples."""
+    return f"no client has {split} examples, so there is no {split} error"

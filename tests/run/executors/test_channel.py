@@ -44,6 +44,7 @@ def test_messages_arrive_whole_and_writable(ends, size):
     received[0]["w"] += 1  # the receiver's own
 
 
+@pytest.mark.slow
 @linux
 def test_large_messages_of_any_size_come_in_order_from_another_process(ends):
     here, there = ends

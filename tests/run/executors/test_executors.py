@@ -106,6 +106,7 @@ def descriptors() -> set[str]:
     return opened
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 def test_processes_give_the_bits_of_serial(team, workers, expected):
     assert collect(team(workers), work()) == expected
@@ -222,6 +223,7 @@ def test_workers_are_by_default_one_per_core(monkeypatch, team):
     executor.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 def test_large_memory_is_read_and_written_by_workers(team, tmp_path, monkeypatch, workers):
     monkeypatch.setattr(memory, "LIMIT", 0)

@@ -325,6 +325,7 @@ def opened(path):
     return store
 
 
+@pytest.mark.slow
 def test_another_process_is_refused(tmp_path):
     code = HOLD.format(path=str(tmp_path))
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
@@ -346,6 +347,7 @@ def _another_process_gets(path: Path) -> bool:
     return done.returncode == 0
 
 
+@pytest.mark.slow
 def test_the_same_process_is_refused_and_the_lock_holds_on(tmp_path):
     first = opened(tmp_path / "s")
     with pytest.raises(StoreError, match=r"in use by another running study, in this process: close\(\) it"):
@@ -366,6 +368,7 @@ def test_the_same_folder_by_another_name_is_refused(tmp_path, monkeypatch):
     opened(tmp_path / "link").close()
 
 
+@pytest.mark.slow
 def test_a_store_that_nobody_refers_to_is_free(tmp_path):
     """Warnings are errors here: that a file was left open would be one."""
     store = opened(tmp_path / "s")
@@ -449,6 +452,7 @@ def test_another_study_is_refused_by_name(tmp_path, changed, named, finished):
     assert toys.files(tmp_path / "s") == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "others",
     [

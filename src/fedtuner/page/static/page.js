@@ -60,7 +60,8 @@
     const state = done ? `Finished: arm ${s.winner.arm} won after ${plural(s.winner.round, "round")}.`
       : given.live ? `Running, or interrupted: ${number(s.used)} of ${plural(s.budget, "round")} used.`
         : `Not finished: ${number(s.used)} of ${plural(s.budget, "round")} used when this page was written.`;
-    if ($("state").textContent !== state) put("state", state); // a screen reader says it again only if it has changed
+    const told = [state, ...s.notes].join(" ");
+    if ($("state").textContent !== told) put("state", told); // a screen reader says it again only if it has changed
     const facts = [];
     const fact = (name, value, more) => facts.push(element("div", {}, element("dt", {}, name), element("dd", {}, value, ...(more ? [element("small", {}, more)] : []))));
     const errors = (who) => (s.evaluations[who] || {})["test mode error"] || (s.evaluations[who] || {})["valid mode error"];

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ from fedtuner.errors import FAILURES, FedtunerError, WorkerError
 from fedtuner.run.executors.channel import Channel, pair
 from fedtuner.run.executors.serial import advance, measure
 
+_PR_SET_PDEATHSIG = 1  # Linux's prctl: the signal that a process receives when its parent dies
 _SHIP = 2.0  # seconds between the states that a worker sends: a kill loses so much work, and the current round
 
 
@@ -62,6 +64,7 @@ def _serve(connection: Channel, parents: Channel, parent: int, round: Round, blo
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parents.hang_up()
+    end_with_parent()
     if "torch" in sys.modules:  # with more threads OpenMP would hang after a fork
         sys.modules["torch"].set_num_threads(1)
 
@@ -89,6 +92,15 @@ def _serve(connection: Channel, parents: Channel, parent: int, round: Round, blo
             connection.send(("free", None))
     except (EOFError, OSError):
         return
+
+
+def end_with_parent() -> None:
+    """Let the kernel end this process when its parent dies, also in the middle of a client's code.
+
+    That is Linux's; elsewhere a worker whose driver was killed ends after its round.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _do(connection: Channel, round: Round, blobs: Blobs, task: Share | Advance, orphaned: Callable[[], bool]) -> None:

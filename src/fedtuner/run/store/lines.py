@@ -173,7 +173,7 @@ def _evaluated(entry: dict[str, Any]) -> Evaluated:
 
 _READERS: Mapping[str, Any] = {
     Begun.event: _begun,
-    Joined.event: lambda e: Joined(tuple(e["ids"])),
+    Joined.event: lambda e: Joined(tuple(e["ids"]), tuple(e.get("codes", ()))),
     Started.event: lambda e: Started(_arm(e["arm"]), tuple(e["candidates"]), e["state"]),
     Done.event: _done,
     Late.event: lambda e: Late(**e),

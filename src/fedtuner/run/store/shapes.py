@@ -39,7 +39,7 @@ SHAPES = {
         "setup": dict, "federation": dict, "layout": list, "versions": dict, "start?": str, "command?": str,
         "groups?": _are_groups,
     },
-    Joined.event: {"ids": [is_id]},
+    Joined.event: {"ids": [is_id], "codes?": [str]},
     Started.event: {"arm": _ARM, "candidates": [dict], "state": str},
     Done.event: {"record": dict, "belief": list, "state": str, "ended": str, "candidates?": [dict]},
     Late.event: {**_AT, "client": is_id},
