@@ -79,8 +79,12 @@ class Lease:
         self._turn = threading.Lock()
         self.owner = Owner.this(lasts)
         self._renewed = clock()  # before the request: a lease lasts from then on at least
-        self._version = self._take()
-        _held.add(self.owner.id)
+        _held.add(self.owner.id)  # before it is in the store, where other threads of this process look at it
+        try:
+            self._version = self._take()
+        except BaseException:
+            _held.discard(self.owner.id)
+            raise
         self._end = threading.Event()
         if beats:
             arguments = (weakref.ref(self), self._end, lasts / _RENEWALS)
