@@ -152,7 +152,7 @@ def test_what_is_no_metric_is_refused(make, said):
         make()
 
 
-@pytest.mark.parametrize("metric", [f1(), f1(4), f1(4, positive=2)], ids=str)
+@pytest.mark.parametrize("metric", [f1(), f1(4), f1(4, positive=2)], ids=["f1()", "f1(4)", "f1(4, positive=2)"])
 def test_f1_of_another_number_of_classes_than_outputs_is_refused(metric):
     with pytest.raises(SpecError, match=r"f1 is for \d classes, but the output has 3: give f1\(classes=3\)"):
         metric.measured(0.0, [(np.zeros((5, 3)), np.zeros(5, int))], 5)
