@@ -17,7 +17,7 @@ PUBLIC = {
     "Space", "Float", "Int", "PowerOfTwo", "Choice", "OneMinus", "When",
     "Client", "Simulation", "Outside", "Learner", "Metric", "Metrics",
     "tune", "prepare", "untuned", "load", "auto", "paper", "Study", "FedEx", "halving", "random_search", "hyperband",
-    "FedtunerError", "Interrupted",
+    "FedtunerError", "Interrupted", "ray",
     "data", "fedex", "flower", "methods", "metrics", "pytorch", "samplers", "schedules", "sklearn", "space", "watchers",
 }  # fmt: skip
 HEAVY = {

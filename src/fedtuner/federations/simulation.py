@@ -82,6 +82,10 @@ class Simulation(FederationDefaults):
             seen.add(client.id)
         self.groups = checks.groups(groups, seen)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is sent to another process: it prepares the data that it visits."""
+        return {**self.__dict__, "_prepared": {}, "_visit": {}}
+
     @property
     def task(self) -> Task | Learner:
         return self.model

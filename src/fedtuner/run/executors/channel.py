@@ -56,6 +56,13 @@ class Region:
         return memoryview(self._map)
 
 
+def own(message: Any) -> Any:
+    """Return a copy of a message whose arrays are the receiver's own: they can be written, and pin no shared memory."""
+    buffers: list[pickle.PickleBuffer] = []
+    head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
+    return pickle.loads(head, buffers=[bytearray(buffer.raw()) for buffer in buffers])
+
+
 def _always() -> bool:
     return True
 

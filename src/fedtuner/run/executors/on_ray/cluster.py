@@ -1,0 +1,116 @@
+"""The cluster: how this process gets connected to it, and what is there. Ray prints nothing of its own here."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from fedtuner.errors import ClusterError, FedtunerError, brief, one_line
+
+_ANSWERS = 3.0  # seconds in which a head must answer; without a probe, Ray tries for minutes
+_SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # it sends nothing to anybody
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what a later Ray does by default; this one warns of the change
+}
+_START = "start one with 'ray start --head', and on further machines 'ray start --address=HEAD:6379'"
+
+
+def load() -> Any:
+    """Return the library."""
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    hook = sys.excepthook
+    try:
+        import ray
+    except ImportError as error:
+        raise ClusterError(f"Ray cannot be imported ({error}): pip install 'fedtuner[ray]'") from error
+    sys.excepthook = hook  # Ray brings one of its own, and a study that is stopped should end in words
+    return ray
+
+
+def connect(address: str | None) -> None:
+    """Connect this process to the cluster at an address, unless it is connected already."""
+    ray = load()
+    if ray.is_initialized():
+        here = ray.get_runtime_context().gcs_address
+        if address not in (None, "auto", here):
+            raise ClusterError(
+                f"address = {brief(address)}, but this process is connected to {here}: ray.shutdown() first"
+            )
+        return
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    if address is not None and address.startswith("ray://"):
+        raise ClusterError(
+            f"address = {brief(address)} is that of a Ray client, but a study's driver runs on a machine of the "
+            "cluster: log in to one and give address = 'auto', or use 'ray job submit'"
+        )
+    if address not in (None, "auto", "local"):
+        _probe(str(address))
+    try:
+        with _unheard():
+            ray.init(address, include_dashboard=None, logging_level="error", log_to_driver=False)
+    except FedtunerError:
+        raise
+    except Exception as error:  # Ray raises many kinds
+        raise _refused(address, error) from error
+
+
+def _probe(address: str) -> None:
+    """Raise an error if no Ray answers at HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ClusterError(f"address = {brief(address)}, but must be auto, local or HOST:PORT of a cluster's head")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _ANSWERS).close()
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ClusterError(f"no Ray cluster answers at {address} ({why}): {_START}") from error
+
+
+def _refused(address: str | None, error: Exception) -> ClusterError:
+    """Return what to say of a cluster that did not let this process in."""
+    said = one_line(str(error), 160)
+    if "uthenticat" in said or "token" in said:
+        remedy = "give RAY_AUTH_MODE=token, and the cluster's token in ~/.ray/auth_token or RAY_AUTH_TOKEN"
+        return ClusterError(f"the Ray cluster asks for a token ({said}): {remedy}")
+    if isinstance(error, ConnectionError) and address in (None, "auto"):
+        return ClusterError(f"this machine belongs to no Ray cluster: {_START}; or leave the address out")
+    return ClusterError(f"cannot connect to the Ray cluster at {address or 'this machine'}: {said}; {_START}")
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Let Ray begin without a word, and leave the handling of signals as it is."""
+    import ray._private.worker as internal  # it prints the deaths of nodes, and has no setting for that
+
+    internal.print_to_stdstream = lambda *args, **more: None
+    main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if main else {}
+    known = {logging.getLogger(name): logging.getLogger(name).level for name in ("ray", "ray._private")}
+    for logger in known:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def nodes() -> dict[str, Mapping[str, float]]:
+    """Return the resources of the nodes that are alive, by their ids."""
+    return {node["NodeID"]: node["Resources"] for node in load().nodes() if node["Alive"]}
+
+
+def room(part: float) -> int:
+    """Return a part of the object store's memory on this node, in bytes."""
+    import ray
+
+    here = nodes().get(ray.get_runtime_context().get_node_id(), {})
+    return int(part * here.get("object_store_memory", 0))
