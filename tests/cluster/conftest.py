@@ -24,6 +24,13 @@ NAP = "0.05"  # seconds that a client of the toys takes on the cluster: a round 
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_AUTH_MODE": "disabled"}
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The faults that are rare, and take long, are for make faults."""
+    for item in items:
+        if item.get_closest_marker("faults") and not os.environ.get("FAULTS"):
+            item.add_marker(pytest.mark.skip(reason="make faults runs it"))
+
+
 def ours() -> list[int]:
     """The processes that carry the mark, but for this one."""
     found = []

@@ -16,6 +16,7 @@ import fedtuner as ft
 import toys
 from cluster.conftest import NAP
 from crashes import assert_same
+from fedtuner.core.model import Part
 from fedtuner.errors import ClientError, ClusterError
 
 pytestmark = pytest.mark.slow
@@ -46,12 +47,28 @@ def study(cluster, tmp_path, alone):
         assert done, "the fault never came"
         return made
 
-    yield run
+    return run
 
 
 def there(pids: Path) -> list[int]:
     """The processes that have done work, and still run."""
     return [int(file.name) for file in pids.iterdir() if toys.running(int(file.name))]
+
+
+@pytest.mark.faults
+def test_all_workers_killed_again_and_again(study, tmp_path, alone, pids, cluster):
+    """Each time all of them at once, at every tenth round."""
+    left = [20, 10, 1]
+
+    def watch(status):
+        if left and status.used >= left[-1]:
+            left.pop()
+            for pid in there(pids):
+                os.kill(pid, signal.SIGKILL)
+
+    toys.tune(store=tmp_path / "study", executor=ft.ray(cluster.address, every=0.5), workers=None, progress=watch)
+    assert not left
+    assert_same(tmp_path / "study", alone)
 
 
 def test_without_a_fault(study, tmp_path, alone, fedtuner):
@@ -77,6 +94,7 @@ def test_a_node_killed(study, cluster, tmp_path, alone, pids):
         cluster.add_node(num_cpus=2)
 
 
+@pytest.mark.faults
 def test_a_node_added(study, add_node, tmp_path, alone, pids):
     """Three workers fit on the cluster before it comes."""
     for file in pids.iterdir():
@@ -94,6 +112,7 @@ toys.tune(store=sys.argv[1], executor=ft.ray(sys.argv[2], every=0.5), workers=No
 """
 
 
+@pytest.mark.faults
 def test_the_driver_killed_and_the_study_continued(study, cluster, tmp_path, alone, pids):
     command = [sys.executable, "-c", DRIVER, str(tmp_path / "study"), cluster.address]
     driver = subprocess.Popen(command, env=dict(os.environ))
@@ -109,6 +128,7 @@ def test_the_driver_killed_and_the_study_continued(study, cluster, tmp_path, alo
     assert_same(tmp_path / "study", alone)
 
 
+@pytest.mark.faults
 def test_ctrl_c_keeps_everything(cluster, tmp_path, alone, study):
     command = [sys.executable, "-c", DRIVER, str(tmp_path / "study"), cluster.address]
     driver = subprocess.Popen(command, env=dict(os.environ), stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -125,19 +145,50 @@ def test_ctrl_c_keeps_everything(cluster, tmp_path, alone, study):
 
 def test_an_arm_whose_code_raises(study):
     """As on one machine: the error names arm, round, client and configuration, with the worker's traceback."""
-    with pytest.raises(ClientError, match="client 'phone4'.*the disk of this phone is broken") as error:
+    with pytest.raises(ClientError, match=r"client 'phone4'.*the disk of this phone is broken") as error:
         study(problem=toys.raising(), at=0)
     assert "toys.py" in str(error.value.__cause__)
 
 
-def test_an_object_store_that_is_full(study, tmp_path, alone):
-    """What others have put there fills it; Ray moves it to disk."""
-    ray = _ray()
+def test_an_arm_whose_code_raises_ends_alone(study, tmp_path, fedtuner):
+    """Where this is asked for; the report has its error."""
+    study(problem=toys.picky(), failing="end", at=0)
+    toys.tune(problem=toys.picky(), failing="end", store=tmp_path / "alone")
+    assert_same(tmp_path / "study", tmp_path / "alone")
+    assert "Failed: arm" in fedtuner("show", tmp_path / "study")[1]
+
+
+def test_the_clients_of_a_round_are_spread(study, tmp_path, pids):
+    """One arm, three workers."""
+    for file in pids.iterdir():
+        file.unlink()
+    study(schedule=ft.random_search(10, 10), at=0)
+    toys.tune(schedule=ft.random_search(10, 10), store=tmp_path / "alone")
+    assert_same(tmp_path / "study", tmp_path / "alone")
+    assert len(list(pids.iterdir())) == 3
+
+
+class Wide(toys.Softmax):
+    """A model of 16 MB: nearly all of it is a statistic, which the clients do not change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = self.trainable + 4_000_000
+
+    def layout(self):
+        *before, _ = super().layout()
+        return [*before, Part("rest", (4_000_000,))]
+
+
+@pytest.mark.faults
+def test_an_object_store_that_is_full(study, tmp_path):
+    """What others have put there fills it, and the states of the arms are larger than the rest; Ray uses the disk."""
+    wide = ft.Simulation(Wide(), toys.clients(), "wide")
     study(at=0)  # connects
-    full = [ray.put(np.zeros(5_000_000)) for _ in range(5)]  # 200 MB, where there are 150
-    store = tmp_path / "again"
-    toys.tune(store=store, executor=ft.ray(), workers=None)
-    assert_same(store, alone)
+    full = [_ray().put(np.zeros(5_000_000)) for _ in range(5)]  # 200 MB, where there are 150
+    toys.tune(problem=wide, store=tmp_path / "full", executor=ft.ray(every=0.5), workers=None)
+    toys.tune(problem=wide, store=tmp_path / "alone")
+    assert_same(tmp_path / "full", tmp_path / "alone")
     del full
 
 

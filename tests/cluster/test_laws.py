@@ -29,6 +29,7 @@ class Crowd(ft.Simulation):
         return 10**7
 
 
+@pytest.mark.faults
 class TestWithMemoryInBlobs(TestOnACluster):
     """What clients keep goes through the keeper."""
 

@@ -66,6 +66,16 @@ class Done:
 
 
 @dataclass(frozen=True)
+class Failed:
+    """Clients' code raised an error in the round after this one; the arm gets no more rounds."""
+
+    event: ClassVar[str] = "failed"
+    arm: int
+    round: int
+    error: str
+
+
+@dataclass(frozen=True)
 class Eliminated:
     """The schedule eliminated an arm, with this score."""
 
@@ -135,7 +145,7 @@ class Extended:
     by: str  # schedule, run or winner: ``schedules.Longer``
 
 
-Event = Begun | Joined | Started | Done | Eliminated | Evaluated | Won | Extended
+Event = Begun | Joined | Started | Done | Failed | Eliminated | Evaluated | Won | Extended
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,7 @@ def print_summary(summary: Mapping[str, Any], arms: bool = True) -> None:
         out.print(f"Not finished: {summary['rounds_used']} of {summary['budget']} rounds used.")
         _print_arms(out, summary, metric)
         _print_unusable(out, summary["unusable"])
+        _print_failed(out, summary)
         out.print(f"To continue, run the command that made it, with --store {store}")
         return
     if arms:
@@ -91,6 +92,7 @@ def print_summary(summary: Mapping[str, Any], arms: bool = True) -> None:
         f"{result['rounds_used']} of {result['budget']}{ended}. Clients trained {summary['local_work']} times, on "
         f"{summary['examples_processed']:,} examples in all."
     )
+    _print_failed(out, summary)
     if math.isinf(result["score"]):
         why = "diverged or stalled" if result["stalled"] else "diverged"
         out.print(f"[red]Every arm {why}: narrow the space (lower learning rates), or raise the budget.[/red]")
@@ -182,6 +184,14 @@ def without_examples(evaluations: Mapping[str, Any]) -> list[str]:
     return [
         f"No client has {split} examples, so there is no {split} error." for split, some in measured.items() if not some
     ]
+
+
+def _print_failed(out: Console, summary: Mapping[str, Any]) -> None:
+    """Print the errors that ended arms."""
+    from rich.markup import escape
+
+    for error in summary["failed"].values():
+        out.print(f"[red]Failed: {escape(error)}[/red]")
 
 
 def _print_arms(out: Console, summary: Mapping[str, Any], metric: Metric) -> None:

@@ -30,6 +30,7 @@ def summary(path: Path) -> dict[str, Any]:
         "examples_processed": study.processed,
         "arms": [_arm(study, row) for row in arm_rows(study)],
         "unusable": study.unusable,
+        "failed": {str(arm): error for arm, error in sorted(study.failed.items())},
         "result": None if study.won is None else result(study),
         "evaluations": evaluations(study, default, again),
         "spreads": {

@@ -17,6 +17,7 @@ from fedtuner.core.store import (
     Evaluation,
     Event,
     Extended,
+    Failed,
     Joined,
     Started,
     Store,
@@ -42,6 +43,7 @@ class Journal:
         self.beliefs: dict[Key, tuple[float, ...]] = {}  # theta of the states that were saved
         self.moved: dict[Key, tuple[Config, ...]] = {}  # candidates that differ from those that the arm began with
         self.ended: dict[int, str] = {}
+        self.failed: dict[int, str] = {}  # arm -> the error that ended it
         self.eliminated: dict[int, Eliminated] = {}
         self.evaluated: dict[tuple[Key, str, str], Evaluation] = {}  # by key, split and configuration
         self.won: Won | None = None
@@ -65,6 +67,8 @@ class Journal:
                 self.children.setdefault(arm.parent[0], []).append(arm.id)
                 if event.state:
                     self._save((arm.id, arm.parent[1]), event.state)
+        elif isinstance(event, Failed):
+            self.failed[event.arm], self.ended[event.arm] = event.error, "failed"
         elif isinstance(event, Eliminated):
             self.eliminated[event.arm] = event
         elif isinstance(event, Evaluated):
@@ -256,7 +260,7 @@ def _wrong(event: Event, journal: Journal) -> str:
             return f"round {round} of arm {arm}, which has not started"
         if round != journal.round_of(arm) + 1:
             return f"round {round} of arm {arm} comes after its round {journal.round_of(arm)}"
-    if isinstance(event, (Eliminated, Evaluated, Won)) and event.arm not in journal.arms:
+    if isinstance(event, (Failed, Eliminated, Evaluated, Won)) and event.arm not in journal.arms:
         return f"arm {event.arm}, which has not started"
     if isinstance(event, Extended) and (journal.won is None or event.budget <= journal.budget):
         return f"an extension to {event.budget} rounds of a study that has {journal.budget} or no winner"

@@ -134,11 +134,12 @@ class Spec:
 
 _PASSED = (
     "cohort", "cohorts", "target", "across", "weights", "cooling", "include", "start_from", "patience", "seed",
-    "engine", "privacy",
+    "engine", "privacy", "failing",
 )  # fmt: skip
 _KNOWN = (*(f.name for f in fields(Spec) if f.name not in ("settings", "named")), "budget", "fedex", *_PASSED)
 _TEXTS = (
     "problem", "proxy", "start_from", "method", "ranges", "cohorts", "target", "across", "weights", "engine", "device",
+    "failing",
 )  # fmt: skip
 # What the tables know, to say where a setting belongs that is in none of them.
 _SETTINGS = {

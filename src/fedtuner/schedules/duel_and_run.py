@@ -101,7 +101,7 @@ class Duel:
         assert self.arms is not None
         everyone = range(self.arms)
         evidence = yield Step(dict.fromkeys(everyone, self.rung), dict.fromkeys(everyone, Start()))
-        untrained = untrained_loss(evidence.records[0])
+        untrained = untrained_loss(next(filter(None, evidence.records.values()), ()))  # one may have failed at once
         sound = 0 not in evidence.ended and math.isfinite(self._before(evidence.records[0], untrained))
         ranked = best(self._first_scores(evidence, untrained), self.arms)
         leader, other = ranked[0], ranked[1] if ranked[0] == 0 else 0
@@ -145,7 +145,10 @@ class Duel:
         one: the more local training changes, the better.
         """
         scores = self._scores(evidence, sum_of_both, untrained)
-        if min(self._before(records, untrained) for records in evidence.records.values()) <= LEARNED * untrained:
+        if (
+            min(self._before(records, untrained) for records in evidence.records.values() if records)
+            <= LEARNED * untrained
+        ):
             return scores
         bold = {}
         for arm, records in evidence.records.items():

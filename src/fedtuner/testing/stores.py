@@ -13,7 +13,20 @@ from pathlib import Path
 import numpy as np
 
 from fedtuner.core.records import Arm, Blob, Memory, Record, Row, State
-from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Evaluation, Event, Joined, Note, Started, Store, Won
+from fedtuner.core.store import (
+    Begun,
+    Done,
+    Eliminated,
+    Evaluated,
+    Evaluation,
+    Event,
+    Failed,
+    Joined,
+    Note,
+    Started,
+    Store,
+    Won,
+)
 from fedtuner.errors import StoreError
 from fedtuner.run.store.lines import FORMAT
 from fedtuner.testing.rounds import refused
@@ -178,6 +191,7 @@ def _events() -> list[Event]:
         _done(1, ""),
         _done(2, "89abcdef", "diverged"),
         Started(child, (arm.client,), "01234567"),
+        Failed(1, 2, "arm 1, round 3, client 'phone': RuntimeError: \u00fc\n"),
         Eliminated(1, 2, (INF, NAN)),
         Evaluated(2, 4, "test", "mode", odd),
         Won(2, 4, (0.1 + 0.2, -INF)),

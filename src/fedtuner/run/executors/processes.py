@@ -53,7 +53,9 @@ class Processes:
         left = {one.arm.id: one for one in work}
         if len(work) > few:
             for progress in self._run(policy.longest_first(work), stop, few):
-                if progress.state is not None:
+                if progress.error:
+                    del left[progress.arm]
+                elif progress.state is not None:
                     left[progress.arm] = replace(left[progress.arm], state=progress.state)
                 yield progress
         for one in left.values():

@@ -10,7 +10,19 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from fedtuner.core.records import Arm, Record, Row
-from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Evaluation, Event, Extended, Joined, Started, Won
+from fedtuner.core.store import (
+    Begun,
+    Done,
+    Eliminated,
+    Evaluated,
+    Evaluation,
+    Event,
+    Extended,
+    Failed,
+    Joined,
+    Started,
+    Won,
+)
 from fedtuner.errors import StoreError, brief, one_line
 from fedtuner.run.store.shapes import SHAPES, is_count
 from fedtuner.tables import misfit, plain
@@ -153,6 +165,7 @@ _READERS: Mapping[str, Any] = {
     Joined.event: lambda e: Joined(tuple(e["ids"])),
     Started.event: lambda e: Started(_arm(e["arm"]), tuple(e["candidates"]), e["state"]),
     Done.event: _done,
+    Failed.event: lambda e: Failed(**e),
     Eliminated.event: lambda e: Eliminated(**_score(e)),
     Evaluated.event: _evaluated,
     Won.event: lambda e: Won(**_score(e)),

@@ -15,6 +15,7 @@ from typing import Any
 from fedtuner.errors import ClusterError, FedtunerError, brief, one_line
 
 _ANSWERS = 3.0  # seconds in which a head must answer; without a probe, Ray tries for minutes
+_TRIES = 5  # to greet a cluster that is there, about a second each
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # it sends nothing to anybody
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what a later Ray does by default; this one warns of the change
@@ -54,7 +55,7 @@ def connect(address: str | None) -> None:
     if address not in (None, "auto", "local"):
         _probe(str(address))
     try:
-        with _unheard():
+        with _unheard(new=address in (None, "local")):
             ray.init(address, include_dashboard=None, logging_level="error", log_to_driver=False)
     except FedtunerError:
         raise
@@ -76,20 +77,26 @@ def _probe(address: str) -> None:
 
 def _refused(address: str | None, error: Exception) -> ClusterError:
     """Return what to say of a cluster that did not let this process in."""
-    said = one_line(str(error), 160)
-    if "uthenticat" in said or "token" in said:
-        remedy = "give RAY_AUTH_MODE=token, and the cluster's token in ~/.ray/auth_token or RAY_AUTH_TOKEN"
-        return ClusterError(f"the Ray cluster asks for a token ({said}): {remedy}")
-    if isinstance(error, ConnectionError) and address in (None, "auto"):
+    said, where = (
+        one_line(str(error), 160),
+        "this machine's" if address in (None, "auto", "local") else f"the one at {address}",
+    )
+    if isinstance(error, ConnectionError) and "find any running" in said:
         return ClusterError(f"this machine belongs to no Ray cluster: {_START}; or leave the address out")
-    return ClusterError(f"cannot connect to the Ray cluster at {address or 'this machine'}: {said}; {_START}")
+    if "Failed to connect" in said or "uthenticat" in said or "token" in said:
+        remedy = "give RAY_AUTH_MODE=token, and its token in ~/.ray/auth_token or RAY_AUTH_TOKEN"
+        return ClusterError(f"the Ray cluster ({where}) does not let this process in: if it asks for a token, {remedy}")
+    return ClusterError(f"cannot connect to the Ray cluster ({where}): {said}; {_START}")
 
 
 @contextmanager
-def _unheard() -> Iterator[None]:
-    """Let Ray begin without a word, and leave the handling of signals as it is."""
+def _unheard(new: bool) -> Iterator[None]:
+    """Let Ray begin without a word, and leave the handling of signals as it is; one that is not new answers soon."""
+    import ray._private.ray_constants as constants
     import ray._private.worker as internal  # it prints the deaths of nodes, and has no setting for that
 
+    tries = constants.NUM_REDIS_GET_RETRIES
+    constants.NUM_REDIS_GET_RETRIES = tries if new else _TRIES
     internal.print_to_stdstream = lambda *args, **more: None
     main = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if main else {}
@@ -99,6 +106,7 @@ def _unheard() -> Iterator[None]:
     try:
         yield
     finally:
+        constants.NUM_REDIS_GET_RETRIES = tries
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -263,12 +263,12 @@ class Driver:
             self._team.discard(helper)
         state = None if stretch.state is None else own(stretch.state)
         lead.reached = stretch.reached
-        lead.member.holds = (stretch.arm, stretch.reached)
+        lead.member.holds = None if stretch.error else (stretch.arm, stretch.reached)
         if state is not None:
             lead.task, lead.deaths = replace(lead.task, state=state), 0
-        if lead.task.done:
+        if lead.task.done or stretch.error:
             self._dismiss(lead, leads)
-        yield Progress(stretch.arm, stretch.records, state)
+        yield Progress(stretch.arm, stretch.records, state, stretch.error)
 
     def _wait(self, calls: list[Any]) -> list[Any]:
         """Return the calls that are answered, after a moment at most; welcome new workers."""

@@ -50,6 +50,7 @@ class Stretch:
     records: tuple[Record, ...]
     state: State | None
     reached: int
+    error: str = ""  # what ended the arm, where an error ends its arm alone
     lost: tuple[int, ...] = ()  # helpers that have died
 
 
@@ -105,13 +106,15 @@ class Worker:
         def work_all(plan: Plan) -> list[Report]:
             return self._work_all(plan, {n: helper for n, helper in helpers.items() if n not in self._lost})
 
+        error = ""
         for step in advance(self._round, self._blobs, work, lambda: time.monotonic() >= end, work_all):
             assert step.state is not None
-            state, records = step.state, [*records, *step.records]
-        self._work = replace(work, state=state)
+            state, records, error = step.state, [*records, *step.records], step.error
+        after = replace(work, state=state)
+        self._work = None if error else after
         lost, self._lost = tuple(self._lost), set()
-        shipped = state if ship or self._work.done else None
-        return Stretch(work.arm.id, tuple(records), shipped, state.round, lost)
+        shipped = state if ship or after.done or error else None
+        return Stretch(work.arm.id, tuple(records), shipped, state.round, error, lost)
 
     @answering
     def state(self) -> Stretch | None:
