@@ -1,6 +1,7 @@
 """Rounds on a Ray cluster: the same bits as on one machine.
 
 cluster.py   finds the cluster, or says what to start
+wire.py      what the driver needs of it
 team.py      hires workers as the cluster grows, and replaces those that die
 pool.py      workers rest between two sessions of one process
 driver.py    the executor: hands out arms, takes their rounds and states

@@ -114,11 +114,3 @@ def _unheard(new: bool) -> Iterator[None]:
 def nodes() -> dict[str, Mapping[str, float]]:
     """Return the resources of the nodes that are alive, by their ids."""
     return {node["NodeID"]: node["Resources"] for node in load().nodes() if node["Alive"]}
-
-
-def room(part: float) -> int:
-    """Return a part of the object store's memory on this node, in bytes."""
-    import ray
-
-    here = nodes().get(ray.get_runtime_context().get_node_id(), {})
-    return int(part * here.get("object_store_memory", 0))

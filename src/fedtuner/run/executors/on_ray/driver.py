@@ -7,7 +7,6 @@ state: if the worker or its node dies, another continues from there.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,9 +19,9 @@ from fedtuner.core.setup import size_of
 from fedtuner.core.store import Blobs
 from fedtuner.errors import WorkerError
 from fedtuner.run.executors import policy
-from fedtuner.run.executors.channel import own
-from fedtuner.run.executors.on_ray import Ray, cluster
+from fedtuner.run.executors.on_ray import Ray
 from fedtuner.run.executors.on_ray.team import Member, Team
+from fedtuner.run.executors.on_ray.wire import RayWire, Wire
 from fedtuner.run.executors.on_ray.worker import Stretch
 
 _AHEAD = 2  # calls that a worker has: it does the next one while the driver looks at the last
@@ -57,12 +56,14 @@ class _Lead:
 class Driver:
     """Workers of a Ray cluster."""
 
-    def __init__(self, round: Round, blobs: Blobs, settings: Ray, workers: int | None) -> None:
-        cluster.connect(settings.address)
+    def __init__(
+        self, round: Round, blobs: Blobs, settings: Ray, workers: int | None, wire: Wire | None = None
+    ) -> None:  # fmt: skip
+        self._wire = wire = RayWire(settings.address) if wire is None else wire
         self._round, self._settings = round, settings
-        self._team = Team(round, blobs, settings, workers)
+        self._team = Team(wire, round, blobs, settings, workers)
         self._moving = 0  # bytes of states on their way
-        self._room = cluster.room(_PART)
+        self._room = wire.room(_PART)
         engine = round.federation.model.engine(round.setup.engine)
         jobs = size_of(round.setup.cohort, round.federation.population())
         self._most_helpers = jobs - 1 if engine.divisible else 0
@@ -92,9 +93,7 @@ class Driver:
 
     def evaluate(self, plan: Plan) -> Tally:
         """Do the jobs in shares of all workers; the model is sent once per node."""
-        import ray
-
-        common, done, busy = ray.put(replace(plan, jobs=())), dict[int, Report](), dict[Any, Any]()
+        common, done, busy = self._wire.put(replace(plan, jobs=())), dict[int, Report](), dict[Any, Any]()
         todo: deque[tuple[list[int], int]] | None = None
         while todo is None or todo or busy:
             self._team.staff(len(plan.jobs))
@@ -110,13 +109,13 @@ class Driver:
             for ready in self._wait(list(busy)):
                 member, numbers, deaths = busy.pop(ready)
                 try:
-                    reports = ray.get(ready).unwrap()
-                except ray.exceptions.RayError as error:
+                    reports = self._wire.get(ready)
+                except self._wire.lost as error:
                     assert todo is not None
                     todo.appendleft((numbers, _once_more(deaths, "an evaluation", error)))
                     self._team.discard(member)
                 else:
-                    done |= dict(zip(numbers, own(reports), strict=True))
+                    done |= dict(zip(numbers, self._wire.own(reports), strict=True))
                     self._team.useful()
         return self._round.tally(plan, [done[n] for n in range(len(plan.jobs))])
 
@@ -137,7 +136,7 @@ class Driver:
             task, deaths = todo[0]
             key, size = (task.arm.id, task.state.round), _bytes(task.state)
             member = next((one for one in free if one.holds == key), free[0])
-            lead = _Lead(member, task, deaths, task.state.round, shipped=time.monotonic())
+            lead = _Lead(member, task, deaths, task.state.round, shipped=self._wire.now())
             if member.holds == key:
                 lead.taken = _Call(member.actor.continue_to.remote(task.until))
             elif policy.fits(self._moving, size, self._room):
@@ -178,10 +177,10 @@ class Driver:
             return
         pace = policy.pace(len(self._team.members))
         while len(lead.calls) < _AHEAD:
-            due = time.monotonic() - lead.shipped >= self._settings.every
+            due = self._wire.now() - lead.shipped >= self._settings.every
             ship = due and policy.fits(self._moving, size, self._room)
             if ship:
-                lead.shipped = time.monotonic()
+                lead.shipped = self._wire.now()
             helpers = {helper.number: helper.actor for helper in lead.helpers}
             call = _Call(actor.advance.remote(pace, ship, helpers), size if ship else 0, tuple(lead.helpers))
             lead.calls.append(self._moved(call))
@@ -210,15 +209,13 @@ class Driver:
                 yield from self._progress(lead, stretch, leads)
 
     def _take_over(self, lead: _Lead, leads: list[_Lead], todo: deque[tuple[Advance, int]]) -> None:
-        import ray
-
         call, lead.taken = lead.taken, None
         if call is None:  # its worker has died, or is done
             return
         self._moved(call, -1)
         try:
-            ray.get(call.ref).unwrap()
-        except ray.exceptions.RayError as error:  # it died while it was idle: no fault of this arm
+            self._wire.get(call.ref)
+        except self._wire.lost as error:  # it died while it was idle: no fault of this arm
             self._team.died(lead.member, error)
             self._bury(lead.member, leads, todo)
         else:
@@ -228,11 +225,9 @@ class Driver:
         self, lead: _Lead, call: _Call, leads: list[_Lead], todo: deque[tuple[Advance, int]]
     ) -> Stretch | None:  # fmt: skip
         """Return what a call has answered; None if its worker has died, or had nothing to say."""
-        import ray
-
         try:
-            return ray.get(call.ref).unwrap()  # type: ignore[no-any-return]
-        except ray.exceptions.RayError as error:
+            return self._wire.get(call.ref)  # type: ignore[no-any-return]
+        except self._wire.lost as error:
             if lead.taken is None:
                 what = f"arm {lead.task.arm.id} before round {lead.task.until}"
                 lead.deaths = _once_more(lead.deaths, what, error)
@@ -261,7 +256,7 @@ class Driver:
         for helper in [helper for helper in lead.helpers if helper.number in stretch.lost]:
             lead.helpers.remove(helper)
             self._team.discard(helper)
-        state = None if stretch.state is None else own(stretch.state)
+        state = None if stretch.state is None else self._wire.own(stretch.state)
         lead.reached = stretch.reached
         lead.member.holds = None if stretch.error else (stretch.arm, stretch.reached)
         if state is not None:
@@ -272,16 +267,8 @@ class Driver:
 
     def _wait(self, calls: list[Any]) -> list[Any]:
         """Return the calls that are answered, after a moment at most; welcome new workers."""
-        import ray
-
-        everything = [*calls, *self._team.hired]
-        if not everything:
-            time.sleep(0.05)
-            return []
-        ready, rest = ray.wait(everything, timeout=0.1)
-        if ready and rest:
-            ready += ray.wait(rest, num_returns=len(rest), timeout=0)[0]
         hired = set(self._team.hired)
+        ready = self._wire.wait([*calls, *hired], 0.1)
         for call in ready:
             if call in hired:
                 self._team.welcome(call)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,9 +17,9 @@ from fedtuner.core.store import Blobs
 from fedtuner.errors import ClusterError, FedtunerWarning, SpecError, WorkerError, one_line
 from fedtuner.run.executors import policy
 from fedtuner.run.executors.on_ray import Ray, keeper
-from fedtuner.run.executors.on_ray.cluster import nodes
 from fedtuner.run.executors.on_ray.pool import connection, pool
-from fedtuner.run.executors.on_ray.worker import Study, Worker
+from fedtuner.run.executors.on_ray.wire import Wire
+from fedtuner.run.executors.on_ray.worker import Study
 from fedtuner.run.versions import versions
 
 _LOOK = 1.0  # seconds between looks at the cluster
@@ -43,13 +42,14 @@ class Member:
 class Team:
     """All workers of one study."""
 
-    def __init__(self, round: Round, blobs: Blobs, settings: Ray, most: int | None) -> None:
+    def __init__(self, wire: Wire, round: Round, blobs: Blobs, settings: Ray, most: int | None) -> None:
+        self._wire = wire
         self.members: list[Member] = []  # those that are ready
         self._hired: dict[Any, Member] = {}  # by their first call: those that are not ready yet
         self._settings, self._most = settings, most
         self._need = {"CPU": settings.num_cpus, "GPU": settings.num_gpus}
         self._kept = keeper.hire(blobs) if round.setup.method.memory else None
-        self._study = _sent(round, settings)
+        self._study = _sent(wire, round, settings)
         self._folder = str(Path.cwd())
         self._paths = [path or self._folder for path in sys.path]
         needs = (settings.num_cpus, settings.num_gpus, settings.code)
@@ -57,7 +57,7 @@ class Team:
         self._versions = versions()
         self._numbers = self._futile = 0
         self._looked = -math.inf
-        self._idle_since = time.monotonic()
+        self._idle_since = self._wire.now()
         self._warned: set[str] = set()
 
     @property
@@ -67,10 +67,10 @@ class Team:
 
     def staff(self, useful: int) -> list[Member]:
         """Look at the cluster now and then: hire as many as are useful and fit; return those whose node is gone."""
-        now = time.monotonic()
+        now = self._wire.now()
         if now - self._looked < _LOOK:
             return []
-        self._looked, there = now, nodes()
+        self._looked, there = now, self._wire.nodes()
         gone = [member for member in self.members if member.node not in there]
         for member in gone:
             self.discard(member)
@@ -93,27 +93,19 @@ class Team:
         return " and ".join(f"{amount:g} {name}" for name, amount in self._need.items() if amount)
 
     def _hire(self) -> None:
-        import ray
-
         woken = actor = pool.wake(self._kind)
         if actor is None:
-            settings = self._settings
-            sent = {"runtime_env": {"py_modules": list(settings.code)}} if settings.code else {}
-            options = {"num_cpus": settings.num_cpus, "num_gpus": settings.num_gpus, "max_restarts": 0, **sent}
-            made: Any = ray.remote(Worker).options(**options)
-            actor = made.remote(self._paths, self._folder)
+            actor = self._wire.hire(self._settings, self._paths, self._folder)
         self._numbers += 1
         call = actor.begin.remote(self._study, self._kept)
         self._hired[call] = Member(self._numbers, actor, woken=woken is not None)
 
     def welcome(self, call: Any) -> None:
         """Take a worker on whose first call has been answered."""
-        import ray
-
         member = self._hired.pop(call)
         try:
-            member.node, found = ray.get(call).unwrap()
-        except ray.exceptions.RayError as error:
+            member.node, found = self._wire.get(call)
+        except self._wire.lost as error:
             if member.woken:  # it died in its sleep
                 self.discard(member)
             else:
@@ -153,20 +145,16 @@ class Team:
 
     def discard(self, member: Member) -> None:
         """Let go of a worker that has died, or whose node cannot be reached."""
-        import ray
-
         if member in self.members:
             self.members.remove(member)
-        ray.kill(member.actor)
+        self._wire.kill(member.actor)
         self._looked = -math.inf  # hire another one now
 
     def close(self) -> None:
         """Let the workers rest; those that are not idle end."""
-        import ray
-
         resting = [member for member in self.members if not member.busy]
         for member in {*self.members, *self._hired.values()} - set(resting):
-            ray.kill(member.actor)
+            self._wire.kill(member.actor)
         if resting:
             pool.rest(self._kind, [member.actor for member in resting])
         self.members, self._hired = [], {}
@@ -175,15 +163,13 @@ class Team:
             self._kept = None
 
 
-def _sent(round: Round, settings: Ray) -> Study:
+def _sent(wire: Wire, round: Round, settings: Ray) -> Study:
     """Return what workers begin with. The round is put into the object store once, and fetched once per node."""
-    import ray
-
     if settings.problem is not None:
         return Study(None, round.setup, settings.problem, described(round.federation))
     try:
-        return Study([ray.put(round)])
-    except ray.exceptions.RayError:
+        return Study([wire.put(round)])
+    except wire.lost:
         raise
     except Exception as error:
         raise SpecError(

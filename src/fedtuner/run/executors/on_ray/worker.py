@@ -23,7 +23,7 @@ from fedtuner.core.setup import Setup
 from fedtuner.core.store import Blobs
 from fedtuner.errors import FAILURES, ClusterError, FedtunerError, one_line
 from fedtuner.run.executors import policy
-from fedtuner.run.executors.channel import own
+from fedtuner.run.executors.channel import aligned, own
 from fedtuner.run.executors.on_ray.answer import answering, value_of
 from fedtuner.run.executors.on_ray.cluster import load
 from fedtuner.run.executors.serial import advance, measure
@@ -161,7 +161,7 @@ class Worker:
                 done |= self._alone(plan, numbers)
             else:
                 # What stays in the state must not pin the object store.
-                kept = (replace(report, memory=own(report.memory)) for report in reports)
+                kept = (replace(report, memory=own(report.memory)) for report in aligned(reports))
                 done |= dict(zip(numbers, kept, strict=True))
         return [done[i] for i in range(len(plan.jobs))]
 
