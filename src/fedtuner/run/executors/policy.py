@@ -9,6 +9,7 @@ from fedtuner.core.executor import Advance
 from fedtuner.core.records import Job
 
 _ANSWERS = 200  # per second: as many as a driver takes from all its workers
+_SAVED = 10**8  # bytes per second of states that a driver saves
 _MOMENT = 0.25  # seconds that a worker works, at least, before it answers
 _STEP = 12  # a step of local training costs as much as so many examples, in small and large networks alike
 
@@ -50,6 +51,17 @@ def pace(workers: int) -> float:
     [0.25, 0.25, 5.0]
     """
     return max(_MOMENT, workers / _ANSWERS)
+
+
+def interval(every: float, arms: int, size: int) -> float:
+    """Return how many seconds there are between the states of an arm that a driver saves, of so many bytes each.
+
+    To save a gigabyte takes a driver two seconds of its processor, and it should have four fifths of it for other work.
+
+    >>> interval(10, 27, 10**6), interval(10, 1000, 10**8)
+    (10, 1000.0)
+    """
+    return max(every, arms * size / _SAVED)
 
 
 def places(nodes: Sequence[Mapping[str, float]], need: Mapping[str, float]) -> int:

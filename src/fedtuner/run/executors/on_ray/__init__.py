@@ -42,7 +42,7 @@ class Ray:
     def __post_init__(self) -> None:
         if self.address is not None and (not isinstance(self.address, str) or not self.address.strip()):
             raise SpecError(
-                f"address = {brief(self.address)}, but must be auto, local, or HOST:PORT of a cluster's head"
+                f"address = {brief(self.address)}, but must be auto, local or HOST:PORT of a cluster's head"
             )
         if self.problem is not None and not isinstance(self.problem, str):
             checks.function("problem", self.problem, ", or the name of one: 'package.module:function'")

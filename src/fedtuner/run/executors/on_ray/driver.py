@@ -25,6 +25,7 @@ from fedtuner.run.executors.on_ray.wire import RayWire, Wire
 from fedtuner.run.executors.on_ray.worker import Stretch
 
 _AHEAD = 2  # calls that a worker has: it does the next one while the driver looks at the last
+_AT_ONCE = 50  # of so many calls, one answer is worth a look
 _PART = 0.25  # of the object store's memory on the driver's node that states may take
 _SHARES = 4  # of an evaluation, per worker
 _TRIES = 3  # workers that may die on a task; then it is an error
@@ -84,7 +85,7 @@ class Driver:
                     if stopping and not lead.calls and lead.task.state.round == lead.reached:
                         self._dismiss(lead, leads)
                     else:
-                        self._call(lead, stopping)
+                        self._call(lead, stopping, len(leads))
                 yield from self._answers(leads, todo)
         finally:
             for lead in leads:  # nobody hears what they still have to say
@@ -168,16 +169,16 @@ class Driver:
             helper.holds = None
             lead.helpers.append(helper)
 
-    def _call(self, lead: _Lead, stopping: bool) -> None:
+    def _call(self, lead: _Lead, stopping: bool, arms: int) -> None:
         """Ask a worker to go on; once it is to stop, only for its state."""
         actor, size = lead.member.actor, _bytes(lead.task.state)
         if stopping:
             if not lead.calls and policy.fits(self._moving, size, self._room):
                 lead.calls.append(self._moved(_Call(actor.state.remote(), size)))
             return
-        pace = policy.pace(len(self._team.members))
+        pace, every = policy.pace(len(self._team.members)), policy.interval(self._settings.every, arms, size)
         while len(lead.calls) < _AHEAD:
-            due = self._wire.now() - lead.shipped >= self._settings.every
+            due = self._wire.now() - lead.shipped >= every
             ship = due and policy.fits(self._moving, size, self._room)
             if ship:
                 lead.shipped = self._wire.now()
@@ -194,7 +195,8 @@ class Driver:
     def _answers(self, leads: list[_Lead], todo: deque[tuple[Advance, int]]) -> Iterator[Progress]:
         """Yield what has come."""
         taken = {lead.taken.ref: lead for lead in leads if lead.taken is not None}
-        called = {call.ref: (lead, call) for lead in leads for call in lead.calls}
+        # Of each arm only the first call is waited for: a later answer, without a state, may arrive before it.
+        called = {lead.calls[0].ref: (lead, lead.calls[0]) for lead in leads if lead.calls}
         for ready in self._wait([*taken, *called]):
             if ready in taken:
                 self._take_over(taken[ready], leads, todo)
@@ -268,7 +270,9 @@ class Driver:
     def _wait(self, calls: list[Any]) -> list[Any]:
         """Return the calls that are answered, after a moment at most; welcome new workers."""
         hired = set(self._team.hired)
-        ready = self._wire.wait([*calls, *hired], 0.1)
+        everything = [*calls, *hired]
+        # With very many, a few at a time: to look at all of them costs the same for one answer as for twenty.
+        ready = self._wire.wait(everything, max(1, len(everything) // _AT_ONCE), 0.1)
         for call in ready:
             if call in hired:
                 self._team.welcome(call)

@@ -34,8 +34,8 @@ class Wire(Protocol):
     def put(self, value: Any) -> Any:
         """Return a reference to a value that is sent once per node."""
 
-    def wait(self, calls: Sequence[Any], seconds: float) -> list[Any]:
-        """Return the calls that are answered, once there is one, or after so many seconds."""
+    def wait(self, calls: Sequence[Any], few: int, seconds: float) -> list[Any]:
+        """Return the calls that are answered, once there are a few, or after so many seconds."""
 
     def get(self, call: Any) -> Any:
         """Return the value of a call, or raise its error."""
@@ -73,11 +73,11 @@ class RayWire:
     def put(self, value: Any) -> Any:
         return self._ray.put(value)
 
-    def wait(self, calls: Sequence[Any], seconds: float) -> list[Any]:
+    def wait(self, calls: Sequence[Any], few: int, seconds: float) -> list[Any]:
         if not calls:
             time.sleep(min(seconds, 0.05))
             return []
-        ready, rest = self._ray.wait(list(calls), timeout=seconds)
+        ready, rest = self._ray.wait(list(calls), num_returns=few, timeout=seconds)
         return [*ready, *(self._ray.wait(rest, num_returns=len(rest), timeout=0)[0] if ready and rest else ())]
 
     def get(self, call: Any) -> Any:
