@@ -60,6 +60,9 @@ class Store(Folder):
         super().__init__(path)
         self._wire, self._states = wire, dict[Key, tuple[State, Vectors]]()
 
+    def open(self, room: int = 0) -> None:
+        super().open()
+
     def save(self, key: Key, state: State, belief: Vectors) -> str:
         self._wire.charge(state.w.nbytes * self._wire.costs.save)
         self._states[key] = state, belief

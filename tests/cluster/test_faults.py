@@ -17,7 +17,7 @@ import toys
 from cluster.conftest import NAP
 from crashes import assert_same
 from fedtuner.core.model import Part
-from fedtuner.errors import ClientError, ClusterError
+from fedtuner.errors import ClientError, ClusterError, WorkerError
 
 pytestmark = pytest.mark.slow
 
@@ -190,6 +190,12 @@ def test_an_object_store_that_is_full(study, tmp_path):
     toys.tune(problem=wide, store=tmp_path / "alone")
     assert_same(tmp_path / "full", tmp_path / "alone")
     del full
+
+
+@pytest.mark.faults
+def test_work_that_kills_its_worker_every_time_is_an_error(study):
+    with pytest.raises(WorkerError, match=r"a worker died 3 times on arm \d before round 5: out of memory\?"):
+        study(problem=toys.deadly(), at=0)
 
 
 @pytest.mark.parametrize(

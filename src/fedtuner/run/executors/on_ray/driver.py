@@ -117,7 +117,6 @@ class Driver:
                     self._team.discard(member)
                 else:
                     done |= dict(zip(numbers, self._wire.own(reports), strict=True))
-                    self._team.useful()
         return self._round.tally(plan, [done[n] for n in range(len(plan.jobs))])
 
     def close(self) -> None:
@@ -217,11 +216,8 @@ class Driver:
         self._moved(call, -1)
         try:
             self._wire.get(call.ref)
-        except self._wire.lost as error:  # it died while it was idle: no fault of this arm
-            self._team.died(lead.member, error)
-            self._bury(lead.member, leads, todo)
-        else:
-            self._team.useful()
+        except self._wire.lost as error:
+            self._died(lead, error, leads, todo)
 
     def _answer(
         self, lead: _Lead, call: _Call, leads: list[_Lead], todo: deque[tuple[Advance, int]]
@@ -230,12 +226,14 @@ class Driver:
         try:
             return self._wire.get(call.ref)  # type: ignore[no-any-return]
         except self._wire.lost as error:
-            if lead.taken is None:
-                what = f"arm {lead.task.arm.id} before round {lead.task.until}"
-                lead.deaths = _once_more(lead.deaths, what, error)
-            self._team.discard(lead.member)
-            self._bury(lead.member, leads, todo)
+            self._died(lead, error, leads, todo)
             return None
+
+    def _died(self, lead: _Lead, error: Exception, leads: list[_Lead], todo: deque[tuple[Advance, int]]) -> None:
+        """Let another worker continue an arm; after several deaths without a new state it is an error."""
+        lead.deaths = _once_more(lead.deaths, f"arm {lead.task.arm.id} before round {lead.task.until}", error)
+        self._team.discard(lead.member)
+        self._bury(lead.member, leads, todo)
 
     def _bury(self, member: Member, leads: list[_Lead], todo: deque[tuple[Advance, int]]) -> None:
         """Let others continue what a worker that has died was at."""

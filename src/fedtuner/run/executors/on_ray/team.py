@@ -24,7 +24,7 @@ from fedtuner.run.versions import versions
 
 _LOOK = 1.0  # seconds between looks at the cluster
 _WAIT = 30.0  # seconds without a worker after which a warning says so
-_FUTILE = 5  # workers in a row that die before they are of any use; then it is an error
+_FUTILE = 5  # workers in a row that die before they begin; if there is no other, it is an error
 
 
 @dataclass(eq=False)
@@ -109,8 +109,9 @@ class Team:
             if member.woken:  # it died in its sleep
                 self.discard(member)
             else:
-                self.died(member, error)
+                self._stillborn(member, error)
             return
+        self._futile = 0
         self._compare(found)
         self.members.append(member)
 
@@ -131,17 +132,17 @@ class Team:
             self._warned.add(text)
             warnings.warn(text, FedtunerWarning, stacklevel=2)
 
-    def useful(self) -> None:
-        """Take note that a worker has accepted work."""
-        self._futile = 0
-
-    def died(self, member: Member, error: Exception) -> None:
-        """Take note that a worker died before it was of any use; after several in a row this is an error."""
+    def _stillborn(self, member: Member, error: Exception) -> None:
+        """Take note that a worker died before it began; after several in a row, with no other there, it is an error."""
+        looked = self._looked
         self.discard(member)
+        self._looked = looked  # the next one not at once: there may be a node on which all of them die
         self._futile += 1
         if self._futile >= _FUTILE:
-            said = one_line(str(error), 300)
-            raise WorkerError(f"{_FUTILE} workers died before they began: is fedtuner installed on all nodes? ({said})")
+            said = f"{_FUTILE} workers died before they began: is fedtuner installed on all nodes?"
+            if not self.members:
+                raise WorkerError(f"{said} ({one_line(str(error), 300)})")
+            self._warn(said)
 
     def discard(self, member: Member) -> None:
         """Let go of a worker that has died, or whose node cannot be reached."""
