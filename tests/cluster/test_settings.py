@@ -7,6 +7,7 @@ import sys
 import threading
 
 import pytest
+import ray
 
 import fedtuner as ft
 import toys
@@ -42,13 +43,17 @@ def test_code_that_is_sent(cluster, tmp_path, monkeypatch):
         patch.syspath_prepend(str(tmp_path))
         mine = importlib.import_module("sent_model").Mine()
     problem = ft.Simulation(mine, toys.clients(), "mine")
-    with pytest.raises(ClusterError, match="No module named 'sent_model'.*: install it there, or send it: code ="):
+    with pytest.raises(ClusterError, match=r"No module named 'sent_model'.*: install it there, or send it: code ="):
         toys.tune(problem=problem, executor=ft.ray(cluster.address), workers=None)
     executor = ft.ray(cluster.address, code=[str(tmp_path / "sent_model.py")])
+    with pytest.raises(ClusterError, match=r"modules are sent when this process connects .*: ray.shutdown\(\) first"):
+        toys.tune(problem=problem, executor=executor, workers=None)
+    ray.shutdown()
     toys.tune(problem=problem, store=tmp_path / "there", executor=executor, workers=None)
     toys.tune(problem=problem, store=tmp_path / "alone")
     assert_same(tmp_path / "there", tmp_path / "alone")
     del sys.modules["sent_model"]
+    ray.shutdown()
 
 
 def test_a_problem_that_cannot_be_sent(cluster):

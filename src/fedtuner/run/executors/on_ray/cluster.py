@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,8 @@ _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # it sends nothing to anybody
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what a later Ray does by default; this one warns of the change
 }
+_sent: set[str] = set()  # the modules that were sent with this process's connection
+_reached: set[str] = set()  # the address of this process's connection, as it was given: Ray knows it by another one
 _START = "start one with 'ray start --head', and on further machines 'ray start --address=HEAD:6379'"
 
 
@@ -36,15 +38,18 @@ def load() -> Any:
     return ray
 
 
-def connect(address: str | None) -> None:
-    """Connect this process to the cluster at an address, unless it is connected already."""
+def connect(address: str | None, code: Sequence[str] = ()) -> None:
+    """Connect this process to the cluster at an address, unless it is so already; send modules to its workers."""
     ray = load()
     if ray.is_initialized():
         here = ray.get_runtime_context().gcs_address
-        if address not in (None, "auto", here):
+        if address not in (None, "auto", here, *_reached):
             raise ClusterError(
                 f"address = {brief(address)}, but this process is connected to {here}: ray.shutdown() first"
             )
+        if set(code) - _sent:
+            rule = "but modules are sent when this process connects to the cluster: ray.shutdown() first"
+            raise ClusterError(f"code = {brief(list(code))}, {rule}, or give them to ray.init(runtime_env=...)")
         return
     address = address or os.environ.get("RAY_ADDRESS") or None
     if address is not None and address.startswith("ray://"):
@@ -56,7 +61,12 @@ def connect(address: str | None) -> None:
         _probe(str(address))
     try:
         with _unheard(new=address in (None, "local")):
-            ray.init(address, include_dashboard=None, logging_level="error", log_to_driver=False)
+            sent = {"runtime_env": {"py_modules": list(code)}} if code else {}
+            ray.init(address, include_dashboard=None, logging_level="error", log_to_driver=False, **sent)
+        _sent.clear()
+        _sent.update(code)
+        _reached.clear()
+        _reached.add(str(address))
     except FedtunerError:
         raise
     except Exception as error:  # Ray raises many kinds

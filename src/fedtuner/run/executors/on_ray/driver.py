@@ -60,7 +60,7 @@ class Driver:
     def __init__(
         self, round: Round, blobs: Blobs, settings: Ray, workers: int | None, wire: Wire | None = None
     ) -> None:  # fmt: skip
-        self._wire = wire = RayWire(settings.address) if wire is None else wire
+        self._wire = wire = RayWire(settings) if wire is None else wire
         self._round, self._settings = round, settings
         self._team = Team(wire, round, blobs, settings, workers)
         self._moving = 0  # bytes of states on their way

@@ -47,8 +47,8 @@ class Wire(Protocol):
 class RayWire:
     """Ray's."""
 
-    def __init__(self, address: str | None) -> None:
-        cluster.connect(address)
+    def __init__(self, settings: Ray) -> None:
+        cluster.connect(settings.address, settings.code)
         self._ray = cluster.load()
         self.lost = self._ray.exceptions.RayError
 
@@ -63,8 +63,7 @@ class RayWire:
         return int(part * here.get("object_store_memory", 0))
 
     def hire(self, settings: Ray, paths: Sequence[str], folder: str) -> Any:
-        sent = {"runtime_env": {"py_modules": list(settings.code)}} if settings.code else {}
-        options = {"num_cpus": settings.num_cpus, "num_gpus": settings.num_gpus, "max_restarts": 0, **sent}
+        options = {"num_cpus": settings.num_cpus, "num_gpus": settings.num_gpus, "max_restarts": 0}
         return self._ray.remote(Worker).options(**options).remote(paths, folder)
 
     def kill(self, actor: Any) -> None:

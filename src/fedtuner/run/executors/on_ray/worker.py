@@ -75,9 +75,11 @@ class Worker:
         try:
             self._round = _loaded(study)
         except FAILURES as error:
-            said = error if isinstance(error, FedtunerError) else f"{type(error).__name__}: {error}"
+            said = str(error) if isinstance(error, FedtunerError) else f"{type(error).__name__}: {error}"
+            if isinstance(error, ray.exceptions.RaySystemError):  # its text ends with what was raised while unpickling
+                said = str(error).strip().splitlines()[-1]
             where = f"node {ray.util.get_node_ip_address()} cannot load the study"
-            raise ClusterError(f"{where} ({one_line(str(said), 200)}): {_remedy(error)}") from error
+            raise ClusterError(f"{where} ({one_line(said, 200)}): {_remedy(said)}") from error
         self._blobs = blobs
         self._engine = self._round.federation.model.engine(self._round.setup.engine)
         return node, versions()
@@ -194,7 +196,7 @@ def _loaded(study: Study) -> Round:
     return Round(study.setup, made)
 
 
-def _remedy(error: BaseException) -> str:
-    if isinstance(error, ImportError):
+def _remedy(said: str) -> str:
+    if "No module named" in said or "ImportError" in said:
         return "install it there, or send it: code = ['FOLDER or FILE.py']"
     return "the same code and data must be there as here"
