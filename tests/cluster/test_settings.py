@@ -17,7 +17,9 @@ from fedtuner.errors import ClusterError, SpecError
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("problem", ["toys:problem", toys.problem], ids=["by name", "by a function"])
+@pytest.mark.parametrize(
+    "problem", ["toys:problem", pytest.param(toys.problem, marks=pytest.mark.faults)], ids=["by name", "by a function"]
+)
 def test_a_problem_that_is_made_where_the_workers_are(cluster, tmp_path, problem):
     executor = ft.ray(cluster.address, problem=problem)
     toys.tune(store=tmp_path / "made", problem=_named("toy"), executor=executor, workers=None)
@@ -36,6 +38,7 @@ def test_another_problem_is_refused(cluster):
         toys.tune(executor=ft.ray(cluster.address, problem="toys:untested"), workers=None)
 
 
+@pytest.mark.faults
 def test_code_that_is_sent(cluster, tmp_path, monkeypatch):
     """A module that only this process has: its folder is on no path."""
     (tmp_path / "sent_model.py").write_text("import toys\n\n\nclass Mine(toys.Softmax):\n    pass\n")
