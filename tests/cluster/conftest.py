@@ -31,18 +31,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="make faults runs it"))
 
 
-def ours() -> list[int]:
-    """The processes that carry the mark, but for this one."""
-    found = []
+def ours(mark: str = MARK) -> list[int]:
+    """The processes whose environment has the mark, and their descendants: some write their title over it."""
+    marked, parents = set[int](), dict[int, int]()
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if MARK.encode() in (folder / "environ").read_bytes().split(b"\0") and int(folder.name) != os.getpid():
-                found.append(int(folder.name))
-    return [pid for pid in found if toys.running(pid)]
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if mark.encode() in (folder / "environ").read_bytes():
+                marked.add(int(folder.name))
+    while more := {pid for pid, parent in parents.items() if parent in marked} - marked:
+        marked |= more
+    return [pid for pid in marked - {os.getpid()} if toys.running(pid)]
 
 
-def end_all() -> None:
-    for pid in ours():
+def end_all(mark: str = MARK) -> None:
+    for pid in ours(mark):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import toys
+from cluster.conftest import end_all
 from crashes import assert_same
 
 pytestmark = pytest.mark.slow
@@ -42,21 +42,8 @@ def shell(tmp_path):
         return done
 
     yield run
-    for pid in started(short):
-        os.kill(pid, 9)
+    end_all(short)
     shutil.rmtree(short, ignore_errors=True)
-
-
-def started(mark: str) -> list[int]:
-    """The processes that have a word in their environment."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark.encode() in (folder / "environ").read_bytes() and int(folder.name) != os.getpid():
-                found.append(int(folder.name))
-        except OSError:
-            continue
-    return [pid for pid in found if toys.running(pid)]
 
 
 def test_five_commands(shell, tmp_path):
