@@ -19,16 +19,22 @@ FUZZ ?= 2000
 # The commit whose bits are to stay.
 BASE := 6e8a5d8
 
-# Both parts are run, whatever the first one finds.
-pytest = $(BIN)/python -m pytest $(PARALLEL) $(1) $(FORKING); first=$$?; \
-	$(BIN)/python -m pytest $(PARALLEL) $(1) $(FORKING:%=--ignore=%) && exit $$first
+# These start a Ray cluster, whose processes need both cores; a process that is connected to one must not fork.
+CLUSTER := tests/cluster
 
-.PHONY: help setup demo test quick fuzz check bits wheel flower-simulation pfl watchers s3 clean
+# All parts are run, whatever the first ones find.
+pytest = $(BIN)/python -m pytest $(PARALLEL) $(1) $(FORKING); first=$$?; \
+	$(BIN)/python -m pytest $(1) $(CLUSTER); second=$$?; test $$second = 5 && second=0; \
+	$(BIN)/python -m pytest $(PARALLEL) $(1) $(FORKING:%=--ignore=%) $(CLUSTER:%=--ignore=%) && \
+	test $$second = 0 && exit $$first
+
+.PHONY: help setup demo test quick fuzz faults check bits wheel flower-simulation pfl watchers s3 clean
 help:
 	@echo "make demo   set up, then tune a federated model on embedded real data"
 	@echo "make test   set up, then run all tests"
 	@echo "make quick  the tests without the slow ones"
 	@echo "make fuzz   files and messages by chance, FUZZ=$(FUZZ) of each kind: some minutes"
+	@echo "make faults  a cluster whose workers, nodes and driver are killed, whose store is full ...: some minutes"
 	@echo "make check  ruff and mypy --strict"
 	@echo "make bits   small studies of all kinds on this tree and on commit $(BASE): are the bits the same?"
 	@echo "make wheel  build the wheel, install it in a fresh environment and run a study from it"
@@ -59,6 +65,10 @@ quick: setup
 # make test tries a few of them.
 fuzz: setup
 	@FUZZ=$(FUZZ) $(BIN)/python -m pytest $(PARALLEL) tests/inputs/test_fuzzed_files.py tests/flower/test_attacks.py -k "test_any or fuzzed"
+
+# make test has the most common of them.
+faults: setup
+	@FAULTS=1 $(BIN)/python -m pytest --durations=0 --durations-min=1 $(CLUSTER)
 
 check: setup
 	@$(BIN)/ruff check .
@@ -98,8 +108,9 @@ $(PFL)/.ready: $(VENV)/.ready constraints-pfl.txt
 	@test -x $(PFL)/bin/python || $(BIN)/python -m venv $(PFL)
 	@$(BIN)/python -c "import sysconfig; print(f'import site; site.addsitedir({sysconfig.get_path(\"purelib\")!r})')" \
 		> "$$($(PFL)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/shared.pth"
+	@grep -v '^attrs==' constraints.txt > $(PFL)/constraints.txt
 	@$(PFL)/bin/python -m pip install --quiet --disable-pip-version-check \
-		--constraint constraints.txt --constraint constraints-pfl.txt pfl
+		--constraint $(PFL)/constraints.txt --constraint constraints-pfl.txt pfl
 	@touch $@
 
 # The page is tested in a browser: one that is installed, else Debian's chromium in a folder of its own (100 MB, twenty

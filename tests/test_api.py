@@ -18,7 +18,7 @@ PUBLIC = {
     "Client", "LazyClients", "Simulation", "Outside", "Learner", "Metric", "Metrics",
     "tune", "prepare", "untuned", "load", "auto", "paper", "Study", "FedEx", "halving", "random_search", "hyperband",
     "fedpop", "FedPop",
-    "FedtunerError", "Interrupted",
+    "FedtunerError", "Interrupted", "ray",
     "data", "fedex", "flower", "methods", "metrics", "pytorch", "samplers", "schedules", "sklearn", "space",
     "tuners", "watchers",
 }  # fmt: skip

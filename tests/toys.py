@@ -26,6 +26,7 @@ from fedtuner.methods import Job, Local, Plan, Update
 TESTS = Path(__file__).parent
 FEDTUNER = Path(sys.executable).with_name("fedtuner")
 
+PICKY = 0.2  # the highest learning rate that ``Picky`` can train with
 BAD = 1e6  # a client whose first example begins with this is in trouble
 
 
@@ -101,6 +102,17 @@ class Raising(Softmax):
         raise RuntimeError("the disk of this phone is broken")
 
 
+class Picky(Softmax):
+    """Its training fails with some configurations."""
+
+    @contextmanager
+    def training(self, data: Data, config: Any, seed: int) -> Iterator[Any]:
+        if config["lr"] > PICKY:
+            raise RuntimeError(f"out of memory with lr {config['lr']:.3f}")
+        with super().training(data, config, seed) as trainer:
+            yield trainer
+
+
 class Deadly(Softmax):
     def trouble(self, data: Data) -> None:
         os._exit(9)
@@ -152,6 +164,10 @@ def untested() -> ft.Simulation:
 
 def raising() -> ft.Simulation:
     return ft.Simulation(Raising(), clients(bad=4), "raising")
+
+
+def picky() -> ft.Simulation:
+    return ft.Simulation(Picky(), clients(), "picky")
 
 
 def deadly() -> ft.Simulation:

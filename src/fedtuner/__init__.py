@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fedtuner.errors import FedtunerError, Interrupted
     from fedtuner.federations import Client, LazyClients, Learner, Outside, Simulation
     from fedtuner.run.auto import auto
+    from fedtuner.run.executors.on_ray import ray
     from fedtuner.run.paper import paper
     from fedtuner.run.result import load
     from fedtuner.run.study import Study, prepare, tune, untuned
@@ -31,6 +32,8 @@ __all__ = [
     # tuning
     "tune", "prepare", "untuned", "load", "auto", "paper", "Study", "FedEx", "halving", "random_search", "hyperband",
     "fedpop", "FedPop",
+    # elsewhere
+    "ray",
     # errors
     "FedtunerError", "Interrupted",
     # modules
@@ -44,6 +47,7 @@ _FROM = {
     "federations": ("Client", "LazyClients", "Learner", "Simulation", "Outside"),
     "core.metric": ("Metric", "Metrics"),
     "run.auto": ("auto",),
+    "run.executors.on_ray": ("ray",),
     "run.paper": ("paper",),
     "run.result": ("load",),
     "run.study": ("tune", "prepare", "untuned", "Study"),

@@ -87,6 +87,17 @@ class WorkerError(FedtunerError):
     """Several worker processes died on the same work."""
 
 
+class ClusterError(FedtunerError):
+    """A cluster cannot be used: it is not there, refuses this process, has no room, or has other code or data."""
+
+
+class RemoteError(Exception):
+    """The traceback of an error in a worker: shown as the cause of the error that it becomes here."""
+
+    def __str__(self) -> str:
+        return f"in a worker:\n{self.args[0]}"
+
+
 class FleetError(FedtunerError):
     """A fleet cannot go on: too few devices are connected, none answers, or the network is down."""
 

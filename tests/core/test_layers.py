@@ -29,7 +29,7 @@ ADAPTERS = {
     "greenlet": ("tasks/batched.py",),
     "flwr": ("flower/",),
     "google": ("flower/",),  # protobuf, which Flower's messages are made of
-    "ray": (),
+    "ray": ("run/executors/on_ray/",),
     "optuna": ("samplers/by_optuna.py", "report/to_optuna.py", "page/importance.py"),
     "sqlalchemy": ("report/to_optuna.py",),
     "matplotlib": ("experiments/figures.py", "experiments/pictures.py", "page/plots.py", "theory/picture.py"),

@@ -479,7 +479,18 @@ def test_the_template_lists_every_setting():
     """Also those that are commented out, each with its default; FedEx's prior comes from start_from."""
     text = spec.template()
     table = tomllib.loads(text)
-    others = {"tuner", "auto", "budget", "constraints", "include", "patience", "privacy", "proxy", "start_from"}
+    others = {
+        "tuner",
+        "auto",
+        "budget",
+        "constraints",
+        "executor",
+        "include",
+        "patience",
+        "privacy",
+        "proxy",
+        "start_from",
+    }
     assert {*table, *others} == set(spec._KNOWN)
     assert "\n# [privacy] " in text
     assert "\n# budget = " in text

@@ -78,6 +78,8 @@ def _on_studies(commands: Any) -> None:
     )
     run.add_argument("--budget", type=whole, help="rounds, in place of [schedule] and [fedex]: all is chosen")
     run.add_argument("--workers", type=whole, help="worker processes (default: one per core)")
+    run.add_argument("--executor", choices=("processes", "ray"), help="where rounds are computed (default: processes)")
+    run.add_argument("--address", help="of the Ray cluster: auto (this machine's), or HOST:PORT of its head")
     run.add_argument("--seed", type=whole, help="the seed, in place of the file's")
     run.add_argument("--engine", choices=("auto", "sequential", "batched"), help="how clients' work is done")
     run.add_argument("--device", help="where models are trained: cpu (default), cuda, cuda:1 ...")

@@ -38,6 +38,8 @@ def run(arguments: Namespace) -> None:
         table = {k: v for k, v in table.items() if k not in ("schedule", "fedex", "tuner")} | {
             "budget": arguments.budget
         }
+    if arguments.executor is not None or arguments.address is not None:
+        table["executor"] = _executor(table.get("executor"), arguments.executor, arguments.address)
     parsed = spec.parse(table)
     said = "" if arguments.budget is None else f"-{arguments.budget}-rounds"
     store = arguments.store or Path("runs") / f"{name}-{parsed.method.rpartition(':')[2]}{said}-seed{parsed.seed}"
@@ -79,6 +81,16 @@ def run(arguments: Namespace) -> None:
             for each in (study, default):  # to say whether tuning has paid, without a look at the test data
                 each.evaluate("valid", **how)
     _print_study(store, arguments.json, kept=f"fedtuner show {store}", arms=False)
+
+
+def _executor(table: Any, kind: str | None, address: str | None) -> dict[str, Any]:
+    """Return a file's ``executor`` with what the command says in place of it."""
+    said = {"kind": kind, "address": address}
+    given = dict(table) if isinstance(table, Mapping) else {} if table is None else {"kind": table}
+    made = given | {key: value for key, value in said.items() if value is not None}
+    if address is not None and made.get("kind", "ray") != "ray":
+        raise SpecError(f"--address {address}, but processes run on this machine: give --executor ray")
+    return made
 
 
 def show(arguments: Namespace) -> None:

@@ -34,11 +34,15 @@ class Advance:
 
 @dataclass(frozen=True)
 class Progress:
-    """Work done: rounds of an arm and, where it was sent along, the state after the last of them."""
+    """Work done: rounds of an arm and, where it was sent along, the state after the last of them.
+
+    Where an error ends the arm alone (``Setup.failing``), its last progress has the error and the state before it.
+    """
 
     arm: int
     records: tuple[Record, ...]
     state: State | None
+    error: str = ""
 
 
 class Executor(Protocol):

@@ -32,6 +32,7 @@ CODE_OF_THEIR_OWN = "these clients train by code of their own: give space= with 
 WEIGHTS = ("independent", "shared")
 COHORTS = (*WEIGHTS, "auto")
 SMALL = 20  # cohorts: fewer clients than this many times the cohort are a small population
+FAILING = ("stop", "end")
 _PLAIN = ("cohort", "cohorts", "target", "weights", "cooling", "engine", "seed")
 _SENT = {"server-round", "split"}  # what clients that train by code of their own get beside hyperparameters
 
@@ -56,6 +57,7 @@ class Setup:
     cooling: float = 0.0  # the last part of an arm's rounds, from 0 to 1, in which the server's step falls to 2 %
     engine: str = "sequential"  # how a round's jobs are done; engines agree up to rounding
     seed: int = 0
+    failing: str = "stop"  # what an error in clients' code does: it stops the study, or ("end") ends its arm alone
 
     def __post_init__(self) -> None:
         cohort, seed = checks.python(self.cohort), checks.seed(self.seed)
@@ -65,6 +67,7 @@ class Setup:
         checks.one_of("cohorts", self.cohorts, COHORTS)
         checks.one_of("weights", self.weights, WEIGHTS)
         checks.one_of("across", self.across, ACROSS)
+        checks.one_of("failing", self.failing, FAILING)
         if self.privacy is not None:  # also where a schedule is extended
             checks.settle(self, privacy=self.privacy.over(self.schedule.budget))
         checks.settle(self, cohort=cohort, seed=seed, cooling=checks.number("cooling", self.cooling, 0, 1))
@@ -81,6 +84,7 @@ class Setup:
             "work": [name for name, hyper in self.method.client.items() if hyper.role == "work"],
             **{name: getattr(self, name) for name in _PLAIN},
             **({} if self.across == ALL else {"across": self.across}),
+            **({} if self.failing == "stop" else {"failing": self.failing}),
             "screens": self.screens,
             "combine": self.combine,
             **({} if self.privacy is None else {"privacy": self.privacy}),

@@ -79,6 +79,16 @@ class Late:
 
 
 @dataclass(frozen=True)
+class Failed:
+    """Clients' code raised an error in the round after this one; the arm gets no more rounds."""
+
+    event: ClassVar[str] = "failed"
+    arm: int
+    round: int
+    error: str
+
+
+@dataclass(frozen=True)
 class Eliminated:
     """The schedule eliminated an arm, with this score."""
 
@@ -170,7 +180,7 @@ class Extended:
 
 LATE = Late.event  # the kind of a note
 
-Event = Begun | Joined | Started | Done | Late | Eliminated | Evaluated | Won | Extended
+Event = Begun | Joined | Started | Done | Failed | Late | Eliminated | Evaluated | Won | Extended
 
 
 @dataclass(frozen=True)

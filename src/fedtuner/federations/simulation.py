@@ -22,6 +22,7 @@ from fedtuner.core.setup import Setup
 from fedtuner.errors import FedtunerError, SpecError, TaskError, brief, counted
 from fedtuner.space import Config
 
+ALIGNED = 16  # bytes
 _TRIED = 64  # examples of a lazy split that the model is tried on before the work
 
 
@@ -115,6 +116,10 @@ class Simulation(FederationDefaults):
                 raise SpecError(f"two clients have the id {brief(client.id)}: ids must differ")
             seen.add(client.id)
         return seen
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is sent to another process: it prepares the data that it visits."""
+        return {**self.__dict__, "_prepared": {}, "_visit": {}}
 
     @property
     def task(self) -> Task | Learner:
@@ -252,7 +257,7 @@ class Simulation(FederationDefaults):
 
     def _prepare(self, client: int, split: str, given: Any) -> Sized:
         try:
-            return self.model.prepare(given)
+            return self.model.prepare(aligned(given))
         except FedtunerError as error:
             raise type(error)(f"client {brief(self.clients[client].id)}, {split} data: {error}") from error
 
@@ -278,6 +283,19 @@ class Simulation(FederationDefaults):
         elif isinstance(loaded, tuple):
             loaded = tuple(map(_few, loaded))
         return self._prepare(client, "train", loaded)
+
+
+def aligned(given: Any) -> Any:
+    """Return a split whose arrays begin where those do that NumPy makes.
+
+    Vector instructions round differently on others: on views into larger arrays, on files in memory, and on what
+    another process has sent. Results should depend on what the data is, not on where it lies.
+    """
+    if isinstance(given, np.ndarray):
+        return given if given.ctypes.data % ALIGNED == 0 else given.copy()
+    if isinstance(given, (tuple, list)):
+        return type(given)(map(aligned, given)) if type(given) in (tuple, list) else given
+    return {key: aligned(part) for key, part in given.items()} if type(given) is dict else given
 
 
 def _few(part: Any) -> Any:

@@ -95,6 +95,7 @@ def print_summary(summary: Mapping[str, Any], arms: bool = True) -> None:
         _print_arms(out, summary, metric)
         _print_served(out, summary, metric)
         _print_devices(out, summary)
+        _print_failed(out, summary)
         out.print(f"To continue, run the command that made it, with --store {store}")
         return
     if arms:
@@ -109,6 +110,7 @@ def print_summary(summary: Mapping[str, Any], arms: bool = True) -> None:
         f"{result['rounds_used']} of {result['budget']}{ended}. Clients trained {summary['local_work']} times, on "
         f"{summary['examples_processed']:,} examples in all."
     )
+    _print_failed(out, summary)
     if math.isinf(result["score"]):
         why = "diverged or stalled" if result["stalled"] else "diverged"
         out.print(f"[red]Every arm {why}: narrow the space (lower learning rates), or raise the budget.[/red]")
@@ -247,6 +249,14 @@ def without_examples(evaluations: Mapping[str, Any]) -> list[str]:
             split = key.partition(" ")[0]
             measured[split] = measured.get(split, False) or not math.isnan(float(value["global"]))
     return [f"N{words.without_examples(split)[1:]}." for split, some in measured.items() if not some]
+
+
+def _print_failed(out: Console, summary: Mapping[str, Any]) -> None:
+    """Print the errors that ended arms."""
+    from rich.markup import escape
+
+    for error in summary["failed"].values():
+        out.print(f"[red]Failed: {escape(error)}[/red]")
 
 
 def _print_arms(out: Console, summary: Mapping[str, Any], metric: Metric) -> None:

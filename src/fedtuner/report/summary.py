@@ -34,6 +34,7 @@ def summary(path: Place) -> dict[str, Any]:
         "arms": [_arm(study, row) for row in arm_rows(study)],
         "unusable": study.unusable,
         "late": study.late_by_client,
+        "failed": {str(arm): error for arm, error in sorted(study.failed.items())},
         "result": None if study.won is None else result(study),
         "evaluations": evaluations(study, default, again),
         "spreads": {

@@ -19,6 +19,7 @@ from fedtuner.core.store import (
     Evaluation,
     Event,
     Extended,
+    Failed,
     Joined,
     Late,
     Started,
@@ -57,6 +58,7 @@ class Journal:
         self.beliefs: dict[Key, tuple[float, ...]] = {}  # theta of the states that were saved
         self.moved: dict[Key, tuple[Config, ...]] = {}  # candidates that differ from those that the arm began with
         self.ended: dict[int, str] = {}
+        self.failed: dict[int, str] = {}  # arm -> the error that ended it
         self.eliminated: dict[int, Eliminated] = {}
         self.evaluated: dict[tuple[Key, str, str], Evaluation] = {}  # on all clients, by key, split and configuration
         self.sampled: dict[tuple[Key, str, str, int], Evaluation] = {}  # and by the size of the sample
@@ -85,6 +87,8 @@ class Journal:
                     self._save((arm.id, arm.parent[1]), event.state)
         elif isinstance(event, Late):
             self.late.setdefault((event.arm, event.round), set()).add(event.client)
+        elif isinstance(event, Failed):
+            self.failed[event.arm], self.ended[event.arm] = event.error, "failed"
         elif isinstance(event, Eliminated):
             self.eliminated[event.arm] = event
         elif isinstance(event, Evaluated):
@@ -339,7 +343,7 @@ def _wrong(event: Event, journal: Journal) -> str:
             return f"round {round} of arm {arm}, which has not started"
         if round != journal.round_of(arm) + 1:
             return f"round {round} of arm {arm} comes after its round {journal.round_of(arm)}"
-    if isinstance(event, (Late, Eliminated, Evaluated, Won)) and event.arm not in journal.arms:
+    if isinstance(event, (Failed, Late, Eliminated, Evaluated, Won)) and event.arm not in journal.arms:
         return f"arm {event.arm}, which has not started"
     if isinstance(event, Extended) and (journal.won is None or event.budget <= journal.budget):
         return f"an extension to {event.budget} rounds of a study that has {journal.budget} or no winner"

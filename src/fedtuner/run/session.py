@@ -48,6 +48,7 @@ from fedtuner.core.store import (
     Evaluation,
     Event,
     Extended,
+    Failed,
     Joined,
     Late,
     Note,
@@ -55,7 +56,7 @@ from fedtuner.core.store import (
     Store,
     Won,
 )
-from fedtuner.errors import FedtunerWarning, Interrupted, StoreError, one_line
+from fedtuner.errors import ClientError, FedtunerWarning, Interrupted, StoreError, one_line
 from fedtuner.rng import stream
 from fedtuner.run import store as stores
 from fedtuner.run.evaluating import Evaluate, Tell, evaluate
@@ -283,6 +284,8 @@ class Session:
             raise
         self._flush(*self._saver.unsaved())
         self._note_clients_and_faults()
+        if until and all(arm in self.journal.failed for arm in until):
+            raise ClientError(f"every arm has failed; the first: {self.journal.failed[min(until)]}")
         if self._stop() and any(not self.work(arm, t).done for arm, t in until.items()):
             kept = f"Everything is kept in {self.where.path}: run the same command again to continue."
             lost = "There is no store, so nothing is kept: give store= to be able to continue."
@@ -331,8 +334,11 @@ class Session:
                 self.journal.ended[arm] = state.ended
                 self.short[arm] = self.until.get(arm, state.round) - state.round
             finished = state.ended or state.round >= self.until.get(arm, 0)
-            if due or finished or save or self.federation.save_every_round:
+            if due or finished or save or progress.error or self.federation.save_every_round:
                 self._flush(arm)
+        if progress.error and arm not in self.journal.failed:
+            self._append([Failed(arm, self.journal.round_of(arm), progress.error)])
+            self.short[arm] = self.until.get(arm, 0) - self.journal.round_of(arm)
 
     def _note_clients_and_faults(self) -> None:
         """Write new clients and late replies to the journal, and faults to the log."""
@@ -345,6 +351,7 @@ class Session:
         """Return arms' scores and records up to a round each, for a schedule of this scoring and target."""
         records = {arm: self.journal.records(arm, t) for arm, t in until.items()}
         scores = {arm: scoring.score(rounds, target) for arm, rounds in records.items()}
+        scores |= {arm: (math.inf, math.inf) for arm in until if arm in self.journal.failed}
         for arm, t in until.items():
             self._scores.setdefault(arm, {})[t] = scores[arm]
             if math.isfinite(scores[arm][0]):
@@ -397,7 +404,10 @@ class Session:
 
     def conclude(self) -> bool:
         """End the study now, with the best of the arms that are alive; return whether any of them has a score."""
-        scoring, kept = self.setup.schedule.scoring, {a: self.journal.saved_round(a) for a in self.alive}
+        scoring, kept = (
+            self.setup.schedule.scoring,
+            {a: self.journal.saved_round(a) for a in self.alive if a not in self.journal.failed},
+        )
         at = {arm: round for arm, round in kept.items() if round and self.journal.records(arm, round)}
         scores = {arm: scoring.score(self.journal.records(arm, t), self.setup.target) for arm, t in at.items()}
         for arm in best(scores, 1):

@@ -15,6 +15,7 @@ budget = 500                  rounds to spend; all that is not said is chosen fo
                               metric, signal), "fedpop", "none" or your own, and its settings
 [client] and [server]         only ranges (and lists) that are named are searched; if none is named, the method's own
                               ranges are, except of what is set to one value
+[executor]                    kind = "ray", address, num_cpus, num_gpus, every, problem, code: where rounds are computed
 constraints = ["lr * epochs <= 1"]    what the hyperparameters of an arm must meet together
 
 A kind, a sampler and the server's optimiser may be your own, too: "package.module:Class" or "package.module:name".
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtuner import checks, methods, samplers, schedules, tables, tuners
+from fedtuner.core.executor import OpenExecutor
 from fedtuner.core.method import Method
 from fedtuner.core.model import Hyper, Model
 from fedtuner.core.privacy import Gaussian
@@ -43,6 +45,7 @@ from fedtuner.core.tuner import Tuner
 from fedtuner.errors import FAILURES, FedtunerError, SpecError, brief, suggest
 from fedtuner.federations import Simulation
 from fedtuner.run.auto import Auto
+from fedtuner.run.executors import KINDS as EXECUTORS
 from fedtuner.run.study import Study, prepare
 from fedtuner.space import Space
 from fedtuner.tuners import FedEx
@@ -77,6 +80,7 @@ class Spec:
     tuner: Tuner = field(default_factory=FedEx)
     sampler: Sampler = samplers.uniform
     combine: Combine = mean
+    executor: OpenExecutor | None = None  # no part of what a study is
     client: Mapping[str, Any] = field(default_factory=dict)
     server: Mapping[str, Any] = field(default_factory=dict)
     constraints: Sequence[str] = ()
@@ -107,7 +111,7 @@ class Spec:
             chosen = {name: value for name, value in chosen.items() if name in self.named}
         return prepare(
             problem, self.space(method, problem.model), method=method, recipe=self.auto, combine=self.combine,
-            store=store, workers=workers, **chosen, **self.settings,
+            store=store, workers=workers, executor=self.executor, **chosen, **self.settings,
         )  # fmt: skip
 
     def load(self, name: str) -> Simulation:
@@ -131,11 +135,12 @@ class Spec:
 
 _PASSED = (
     "cohort", "cohorts", "target", "across", "weights", "cooling", "include", "start_from", "patience", "seed",
-    "engine", "privacy",
+    "engine", "privacy", "failing",
 )  # fmt: skip
 _KNOWN = (*(f.name for f in fields(Spec) if f.name not in ("settings", "named")), "budget", "fedex", *_PASSED)
 _TEXTS = (
     "problem", "proxy", "start_from", "method", "ranges", "cohorts", "target", "across", "weights", "engine", "device",
+    "failing",
 )  # fmt: skip
 # What the tables know, to say where a setting belongs that is in none of them.
 _SETTINGS = {
@@ -146,6 +151,7 @@ _SETTINGS = {
     "auto": set(tables.parameters(Auto)),
     "combine": {name for kind in COMBINES.values() for name in tables.parameters(kind)},
     "privacy": set(tables.parameters(Gaussian)),
+    "executor": {name for kind in EXECUTORS.values() for name in tables.parameters(kind)},
 }
 
 
@@ -192,6 +198,8 @@ def parse(table: Mapping[str, Any]) -> Spec:
         values["sampler"] = sampler(values["sampler"])
     if "combine" in values:
         values["combine"] = combine(values["combine"])
+    if "executor" in values:
+        values["executor"] = executor(values["executor"])
     if "privacy" in values:
         values["privacy"] = tables.read({"gaussian": Gaussian}, values["privacy"], "privacy", "gaussian")
     settings = {key: values.pop(key) for key in _PASSED if key in values}
@@ -263,6 +271,12 @@ def combine(value: Any) -> Combine:
     """Return how updates are combined: what a name, or a ``[combine]`` table, stands for."""
     settings = dict(value) if isinstance(value, Mapping) else {"kind": value}
     return tables.read(COMBINES, settings, "combine", "mean")  # type: ignore[no-any-return]
+
+
+def executor(value: Any) -> OpenExecutor:
+    """Return where rounds are computed: what a name, or an ``[executor]`` table, stands for."""
+    settings = dict(value) if isinstance(value, Mapping) else {"kind": value}
+    return tables.read(EXECUTORS, settings, "executor", "ray")  # type: ignore[no-any-return]
 
 
 def _tuner(table: Mapping[str, Any] | None, fedex: Any) -> Tuner | None:

@@ -315,7 +315,7 @@ def prepare(
     if workers is not None:
         workers = checks.whole("workers", workers, 1, MOST_WORKERS)
     device = str(problem.model.device) if isinstance(problem, Federation) else "cpu"
-    if device != "cpu":
+    if device != "cpu" and executor is None:
         if workers not in (None, 1):
             rule = f"but work on {device} is done by one process: leave workers out"
             raise SpecError(f"workers = {brief(workers)}, {rule}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedtuner import checks
-from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Event, Started, Won
+from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Event, Failed, Started, Won
 from fedtuner.errors import SpecError, brief
 from fedtuner.run.journal import Journal
 
@@ -34,6 +34,9 @@ class Watcher:
     def on_round(self, event: Done) -> None:
         """A round was done; the events of an arm's rounds come when its state is saved, several at a time."""
 
+    def on_failed(self, event: Failed) -> None:
+        """An error has ended an arm."""
+
     def on_eliminated(self, event: Eliminated) -> None:
         """An arm is out."""
 
@@ -59,7 +62,7 @@ class Watcher:
 
 
 _METHODS = (
-    (Begun, "on_study"), (Started, "on_arm"), (Done, "on_round"), (Eliminated, "on_eliminated"),
+    (Begun, "on_study"), (Started, "on_arm"), (Done, "on_round"), (Failed, "on_failed"), (Eliminated, "on_eliminated"),
     (Evaluated, "on_evaluated"), (Won, "on_end"),
 )  # fmt: skip
 

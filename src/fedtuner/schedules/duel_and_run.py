@@ -103,7 +103,7 @@ class Duel:
         assert self.arms is not None
         everyone = range(self.arms)
         evidence = yield Step(dict.fromkeys(everyone, self.rung), dict.fromkeys(everyone, Start()))
-        untrained = untrained_loss(evidence.records[0])
+        untrained = untrained_loss(next(filter(None, evidence.records.values()), ()))  # one may have failed at once
         sound = 0 not in evidence.ended and math.isfinite(self._before(evidence.records[0], untrained))
         ranked = best(self._first_scores(evidence, untrained), self.arms)
         leader, other = ranked[0], ranked[1] if ranked[0] == 0 else 0
@@ -223,6 +223,8 @@ def worse_than_none(records: Sequence[Record]) -> bool:
     Such a model is a wreck, whatever its loss: one with dead units, say. By the errors of the later half of the rounds,
     the first of which trained the untrained model.
     """
+    if not records:  # an arm that failed at once
+        return False
     errors = [r.error_after for r in records]
     bound = errors[0] + WORSE * records[0].error_before
     known = [e for e in errors[(len(errors) + 1) // 2 :] if not math.isnan(e)]

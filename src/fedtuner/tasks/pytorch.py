@@ -175,7 +175,7 @@ class Task:
         if self._images and isinstance(x, Tensor) and x.ndim == 4:
             with tensors.one_thread():  # with two, small copies take 30 times as long when another process has a core
                 x = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)  # stored channels last, like the kernels
-        return Data(*(nested.mapped(lambda t: t.to(self.device), part) for part in (x, y)))
+        return Data(*(nested.mapped(lambda t: tensors.aligned(t).to(self.device), part) for part in (x, y)))
 
     @contextmanager
     def training(self, data: Data, config: Config, seed: int) -> Iterator[_Trainer]:

@@ -114,9 +114,24 @@ class ExecutorLaws:
         assert "client 3" in said
         assert "the disk of this phone is broken" in said
 
+    def test_where_an_error_ends_its_arm_the_others_go_on(self) -> None:
+        """The arm's last progress has the error, and the state before it."""
+        found: dict[int, Progress] = {}
+        with self._opened(Simulation(_Picky(6), quadratics().clients), failing="end") as (round, executor):
+            for progress in executor.advance(self._work(round), _never):
+                found[progress.arm] = progress
+        failed = {arm for arm, progress in found.items() if progress.error}
+        assert failed == {2, 3}
+        assert all("RuntimeError: too large a step" in found[arm].error for arm in failed)
+        rounds = {arm: None if p.state is None else p.state.round for arm, p in found.items()}
+        assert rounds == {arm: 0 if arm in failed else until for arm, until in enumerate(self.until)}
+
     @contextmanager
-    def _opened(self, federation: Simulation | None = None) -> Iterator[tuple[Round, Executor]]:
+    def _opened(
+        self, federation: Simulation | None = None, failing: str = "stop"
+    ) -> Iterator[tuple[Round, Executor]]:  # fmt: skip
         round, store = self.round(), InMemory()
+        round = replace(round, setup=replace(round.setup, failing=failing))
         round = replace(round, federation=federation) if federation else round
         with closing(self.executor(round, store.blobs)) as executor:
             yield round, executor
@@ -133,6 +148,15 @@ class _Raising(Quadratics):
         if len(data) and data.x[0, 0] == quadratics().clients[3].valid[0][0, 0]:
             raise RuntimeError("the disk of this phone is broken")
         return super().evaluate(w, data, config)
+
+
+class _Picky(Quadratics):
+    """Quadratics that cannot be trained with large steps: by arms 2 and 3, whatever their candidates."""
+
+    def training(self, data: Points, config: Config, seed: int) -> Any:
+        if float(config["lr"]) > 0.25:
+            raise RuntimeError("too large a step")
+        return super().training(data, config, seed)
 
 
 def _never() -> bool:

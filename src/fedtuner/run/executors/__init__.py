@@ -1,12 +1,15 @@
-"""Where rounds are computed on one machine: in this process, or in worker processes. The results are the same bits."""
+"""Where rounds are computed: in this process, in worker processes, or on a cluster. The results are the same bits."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
+from typing import ClassVar
 
-from fedtuner.core.executor import Executor
+from fedtuner.core.executor import Executor, OpenExecutor
 from fedtuner.core.round import Round
 from fedtuner.core.store import Blobs
+from fedtuner.run.executors.on_ray import Ray
 from fedtuner.run.executors.processes import Processes
 from fedtuner.run.executors.serial import Serial
 
@@ -22,4 +25,16 @@ def open_executor(round: Round, blobs: Blobs, workers: int | None) -> Executor:
     return Serial(round, blobs) if wanted == 1 else Processes(round, blobs, wanted)
 
 
-__all__ = ["Processes", "Serial", "cores", "open_executor"]
+@dataclass(frozen=True)
+class OnThisMachine:
+    """What is used unless another is asked for."""
+
+    kind: ClassVar[str] = "processes"
+
+    def __call__(self, round: Round, blobs: Blobs, workers: int | None) -> Executor:
+        return open_executor(round, blobs, workers)
+
+
+KINDS: dict[str, type[OpenExecutor]] = {"processes": OnThisMachine, "ray": Ray}
+
+__all__ = ["KINDS", "OnThisMachine", "Processes", "Ray", "Serial", "cores", "open_executor"]

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+_SMALL = 1 << 14
 _INLINE = 1 << 20  # arrays of fewer bytes in all go through the pipe
 
 
@@ -54,6 +55,22 @@ class Region:
                 os.ftruncate(self._file, size)
             self._map = mmap.mmap(self._file, os.fstat(self._file).st_size)
         return memoryview(self._map)
+
+
+def own(message: Any) -> Any:
+    """Return a copy of a message whose arrays are the receiver's own: they can be written, and pin no shared memory."""
+    buffers: list[pickle.PickleBuffer] = []
+    head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
+    return pickle.loads(head, buffers=[bytearray(buffer.raw()) for buffer in buffers])
+
+
+def aligned(message: Any) -> Any:
+    """Return a message whose small arrays are copied: a transport may place them where vector instructions round
+    differently. It does so with small ones alone."""
+    buffers: list[pickle.PickleBuffer] = []
+    head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
+    parts = [buffer.raw() for buffer in buffers]
+    return pickle.loads(head, buffers=[bytearray(part) if part.nbytes < _SMALL else part for part in parts])
 
 
 def _always() -> bool:

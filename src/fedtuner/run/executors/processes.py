@@ -16,7 +16,7 @@ from fedtuner.core.federation import HasData
 from fedtuner.core.records import Plan, Report, Tally
 from fedtuner.core.round import Round
 from fedtuner.core.store import Blobs
-from fedtuner.errors import WorkerError
+from fedtuner.errors import RemoteError, WorkerError
 from fedtuner.run.executors import policy
 from fedtuner.run.executors.channel import Channel
 from fedtuner.run.executors.serial import advance
@@ -53,7 +53,9 @@ class Processes:
         left = {one.arm.id: one for one in work}
         if len(work) > few:
             for progress in self._run(policy.longest_first(work), stop, few):
-                if progress.state is not None:
+                if progress.error:
+                    del left[progress.arm]
+                elif progress.state is not None:
                     left[progress.arm] = replace(left[progress.arm], state=progress.state)
                 yield progress
         for one in left.values():
@@ -137,7 +139,7 @@ class Processes:
                         continue
                     if kind == "error":
                         error, trace = answer
-                        raise error from _RemoteError(trace)
+                        raise error from RemoteError(trace)
                     if kind == "free":
                         free.append(busy.pop(connection).worker)
                         continue
@@ -171,13 +173,6 @@ class _Busy:
         if not self.stopped:
             self.worker.send("stop")
             self.stopped = True
-
-
-class _RemoteError(Exception):
-    """The traceback of an error in a worker: shown as the cause of the error that it becomes here."""
-
-    def __str__(self) -> str:
-        return f"in a worker:\n{self.args[0]}"
 
 
 def _name(task: Task) -> str:

@@ -10,6 +10,7 @@ from fedtuner.core.memory import fetch, spill
 from fedtuner.core.records import Plan, Report, Tally
 from fedtuner.core.round import Round, measured
 from fedtuner.core.store import Blobs
+from fedtuner.errors import ClientError
 
 WorkAll = Callable[[Plan], list[Report]]
 
@@ -35,11 +36,17 @@ class Serial:
 def advance(
     round: Round, blobs: Blobs, work: Advance, stop: Stop, work_all: WorkAll | None = None
 ) -> Iterator[Progress]:
-    """Train an arm round by round until it has reached ``work.until``, has ended, or is stopped."""
+    """Train an arm round by round until it has reached ``work.until``, has ended, fails, or is stopped."""
     engine, state = round.federation.model.engine(round.setup.engine), work.state
     while state.round < work.until and not state.ended:
         plan = fetched(round.plan(work.arm, state, round.federation.present()), blobs)
-        reports = engine.work_all(round, plan) if work_all is None else work_all(plan)
+        try:
+            reports = engine.work_all(round, plan) if work_all is None else work_all(plan)
+        except ClientError as error:
+            if round.setup.failing == "stop":
+                raise
+            yield Progress(work.arm.id, (), state, str(error))
+            return
         progress = settled(round, blobs, replace(work, state=state), round.tally(plan, reports))
         assert progress.state is not None
         state = progress.state

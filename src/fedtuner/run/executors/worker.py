@@ -119,6 +119,9 @@ def _do(connection: Channel, round: Round, blobs: Blobs, task: Share | Advance, 
 
     shipped, held = time.monotonic(), None
     for step in advance(round, blobs, task, stop):
+        if step.error:
+            connection.send(("answer", step))
+            return
         held = step
         if time.monotonic() - shipped > _SHIP:
             connection.send(("answer", step))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedtuner.core.federation import SPLITS
-from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Extended, Joined, Late, Started, Won
+from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Extended, Failed, Joined, Late, Started, Won
 from fedtuner.schedules.longer import WAYS
 from fedtuner.tables import is_real
 
@@ -42,6 +42,7 @@ SHAPES = {
     Joined.event: {"ids": [is_id], "codes?": [str]},
     Started.event: {"arm": _ARM, "candidates": [dict], "state": str},
     Done.event: {"record": dict, "belief": list, "state": str, "ended": str, "candidates?": [dict]},
+    Failed.event: {**_AT, "error": str},
     Late.event: {**_AT, "client": is_id},
     Eliminated.event: _SCORED,
     Evaluated.event: {
