@@ -26,7 +26,6 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from fedtuner.run.executors.on_ray import Ray, driver, pool
 
 import fedtuner as ft
 from fedtuner.core.metric import NOTHING, Metrics
@@ -35,6 +34,7 @@ from fedtuner.core.records import Key, State
 from fedtuner.core.store import Event, Note
 from fedtuner.rng import stream
 from fedtuner.run import saving
+from fedtuner.run.executors.on_ray import Ray, driver, pool
 from fedtuner.run.store import InMemory
 from fedtuner.run.store.lines import encode
 
