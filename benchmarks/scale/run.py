@@ -94,7 +94,8 @@ def bound(session: Session, workers: int, seconds: float) -> float:
 
 
 GRID = [
-    (27, 27, False, 0.1), (27, 27, False, 26), (27, 27, False, 100),
+    (1, 1, False, 1), (5, 1, False, 1), (10, 1, False, 1), (10, 1, False, 26), (27, 27, False, 0.1),
+    (27, 27, False, 26), (27, 27, False, 100),
     (10, 27, True, 26), (27, 27, True, 0.1), (27, 27, True, 26), (27, 27, True, 100), (100, 27, True, 26),
     (100, 243, True, 26), (300, 243, True, 1), (300, 243, True, 26), (300, 243, True, 100),
     (1000, 729, True, 0.1), (1000, 729, True, 1), (1000, 729, True, 26), (1000, 729, True, 100),
