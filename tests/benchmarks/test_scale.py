@@ -1,4 +1,4 @@
-"""What a federation's size costs is measured as it is said. The pretended cluster: tests/run/executors/test_on_ray.py."""
+"""What a federation's size costs is measured as it is said. The simulated cluster: tests/run/executors."""
 
 from __future__ import annotations
 
