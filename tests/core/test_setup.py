@@ -359,8 +359,9 @@ def test_every_field_of_a_setup_is_in_its_table() -> None:
     """What is left out would not be compared when a study is continued."""
     table = resolved().describe()
     for name in Setup.__dataclass_fields__:
-        assert name in table or name in ("space", "privacy", "across"), name
+        assert name in table or name in ("space", "privacy", "across", "failing"), name
     assert resolved(across="worst tenth").describe()["across"] == "worst tenth"
+    assert resolved(failing="end").describe()["failing"] == "end"
 
 
 def test_what_every_schedule_has_is_said_by_the_same_names() -> None:
