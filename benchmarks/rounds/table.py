@@ -226,7 +226,7 @@ def main() -> None:
     """Print the tables, or write them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="into docs/results.md, with the picture docs/rounds.svg")
-    lines = read("rounds")
+    lines = read("rounds", "table")
     if not parser.parse_args().write:
         for name, (make, metric) in PARTS.items():
             print(f"\n{name}\n\n{make(lines, metric)}")
