@@ -91,7 +91,7 @@ class ClusterError(FedtunerError):
     """A cluster cannot be used: it is not there, refuses this process, has no room, or has other code or data."""
 
 
-class RemoteError(Exception):
+class RemoteError(FedtunerError):
     """The traceback of an error in a worker: shown as the cause of the error that it becomes here."""
 
     def __str__(self) -> str:
