@@ -52,8 +52,9 @@ def seconds_of(size: float) -> float:
 def simulate(workers: int, arms: int, size: int, costs: Costs, halved: bool = True) -> dict[str, float]:
     """Run a study of successive halving, or of as many arms that all train to the end, and return what it took."""
     eliminations = round(np.log(arms) / np.log(3))
-    schedule = ft.halving(budget=74 * arms, longest=200, eta=3, eliminations=eliminations)  # the paper's: 27 arms, 2000
-    schedule = schedule if halved else ft.random_search(50 * arms, 50)
+    schedule: ft.schedules.Schedule = ft.random_search(50 * arms, 50)
+    if halved:  # the paper's: 27 arms, 2000 rounds
+        schedule = ft.halving(budget=74 * arms, longest=200, eta=3, eliminations=eliminations)
     problem = ft.Simulation(Model(size), quadratics().clients)
     space, fedavg = ft.Space({"lr": ft.Float(0.01, 1.0, log=True)}), methods.fedavg
     setup = Setup(

@@ -14,18 +14,23 @@ ROOT = Path(__file__).parents[2]
 ROUNDS = ROOT / "benchmarks" / "rounds"
 
 
-@pytest.fixture(scope="module")
-def script():
+def loaded(name):
+    """Return a module of benchmarks/rounds; other tests must not find those that it imports."""
     sys.path.insert(0, str(ROUNDS))
     try:
-        found = importlib.util.spec_from_file_location("rounds_benchmark", ROUNDS / "run.py")
+        found = importlib.util.spec_from_file_location(f"rounds_{name}", ROUNDS / f"{name}.py")
         made = importlib.util.module_from_spec(found)
         found.loader.exec_module(made)
     finally:
         sys.path.remove(str(ROUNDS))
-        for name in ("problems", "schedules", "table", "ways"):
-            sys.modules.pop(name, None)
+        for other in ("problems", "schedules", "table", "ways"):
+            sys.modules.pop(other, None)
     return made
+
+
+@pytest.fixture(scope="module")
+def script():
+    return loaded("run")
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +42,13 @@ def lines(script):
 def test_the_docs_have_the_tables_of_the_results(script, name, page):
     found = script.read(ROUNDS / "results" / f"{name}.jsonl")
     assert script.table(found) in (ROOT / "docs" / f"{page}.md").read_text()
+
+
+def test_the_page_of_results_has_the_tables_of_the_results(script):
+    text = (ROOT / "docs" / "results.md").read_text()
+    known = [line for name in ("rounds", "table") for line in script.read(ROUNDS / "results" / f"{name}.jsonl")]
+    assert loaded("table").written(text, known) == text
+    assert all(line["seed"] < 100 for line in known)
 
 
 def test_no_reported_seed_was_used_to_choose_anything(lines):
