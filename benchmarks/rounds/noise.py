@@ -14,6 +14,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ways import WAYS
@@ -119,7 +120,7 @@ def main() -> None:
         for name in asked.problems for seed in asked.seeds for budget in asked.budgets
         for condition in asked.conditions for way in asked.ways
     ]  # fmt: skip
-    run.add(asked, line, todo, (*run.KEYS, "condition"))
+    run.add(asked, partial(run.one, line), [[key] for key in todo], (*run.KEYS, "condition"))
     print(table(run.read(asked.out)))
 
 

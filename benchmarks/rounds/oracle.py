@@ -9,9 +9,10 @@ python benchmarks/rounds/oracle.py --problems digits easy shift01 --budgets 100 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from ways import COOLING, alone
+from ways import COOLING, trained
 
 import run
 from fedtuner import Space, methods, samplers
@@ -28,7 +29,7 @@ def line(name: str, budget: int, way: str, target: str, seed: int) -> dict[str, 
     configs = [{}, *(dealt.propose(space, seed, id, 0, ())[0] for id in range(ARMS - 1))]  # the default is one of them
     for config in configs:
         method = methods.fedavg.with_defaults(client=config).stepping_by("fedexp")
-        study = alone(method, COOLING, problem, budget, target, seed)
+        study = trained("", method, COOLING).run(problem, budget, target, seed)
         found.append(study.evaluate("test"))
         examples += study.examples_processed
     return {
@@ -44,7 +45,7 @@ def main() -> None:
         (name, budget, "oracle", "personalized", seed)
         for name in asked.problems for seed in asked.seeds for budget in asked.budgets
     ]  # fmt: skip
-    run.add(asked, line, todo, run.KEYS)
+    run.add(asked, partial(run.one, line), [[key] for key in todo], run.KEYS)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@ python benchmarks/rounds/run.py --problems digits writers100 --budgets 100 200 -
 python benchmarks/rounds/run.py --show
 python benchmarks/rounds/run.py --ways auto "auto, own cohorts" --out benchmarks/rounds/results/cohorts.jsonl
 
-Studies that have a line already are not run again, so the same command continues after an interruption. Seeds from 100
-on are for choosing constants, 0 to 99 for reporting.
+Studies that have a line already are not run again, so the same command continues after an interruption. Studies that
+train the same arms compute their rounds once (shared.py); only the others have a processor time of their own in their
+lines. Seeds from 100 on are for choosing constants, 0 to 99 for reporting.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import json
 import multiprocessing
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import shared
 from table import behind, ratios, table
 from ways import WAYS
 
@@ -40,6 +42,18 @@ def line(name: str, budget: int, way: str, target: str, seed: int) -> dict[str, 
         "rounds": study.rounds_used, "examples": study.examples_processed, "cpu": round(time.process_time() - begun, 1),
         "arm": study.best.arm, "client": dict(study.best.client),
     }  # fmt: skip
+
+
+def together(scratch: Path | None, keys: Sequence[shared.Key]) -> list[dict[str, Any]]:
+    """Run studies that train the same arms, or one that has its own, and return their lines."""
+    name, _, way, *_ = keys[0]
+    return list(shared.lines(_problem(name), keys, scratch)) if WAYS[way].arms else [line(*key) for key in keys]
+
+
+def family(key: shared.Key) -> Hashable:
+    """Return what studies that train the same arms have in common."""
+    name, _, way, _, seed = key
+    return (name, seed, WAYS[way].arms) if WAYS[way].arms else key
 
 
 @lru_cache(maxsize=2)
@@ -73,28 +87,33 @@ def parser(text: str | None, ways: Sequence[str], out: Path) -> argparse.Argumen
 
 
 def add(
-    asked: argparse.Namespace, make: Callable[..., dict[str, Any]], todo: Sequence[tuple[Any, ...]], keys: Sequence[str]
+    asked: argparse.Namespace, make: Callable[[Sequence[Any]], list[dict[str, Any]]], groups: Sequence[Sequence[Any]],
+    keys: Sequence[str],
 ) -> None:  # fmt: skip
-    """Run what is asked for and has no line yet, in some processes, and add its lines as they come."""
+    """Run what is asked for and has no line yet, in some processes, and add its lines as they come, group by group."""
     asked.out.parent.mkdir(exist_ok=True, parents=True)
     known = {tuple(r[k] for k in keys) for r in read(asked.out)}
-    left = [] if asked.show else [key for key in todo if key not in known]
+    left = [[key for key in group if key not in known] for group in groups if not asked.show]
+    left = [group for group in left if group]
     if not left:
         return
+    done, of = 0, sum(map(len, left))
     context = multiprocessing.get_context("spawn")
     with context.Pool(asked.jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
         try:
-            for n, made in enumerate(pool.imap_unordered(partial(_made, make), left), start=1):
+            for made in pool.imap_unordered(make, left):
                 with asked.out.open("a") as file:
-                    file.write(json.dumps(made) + "\n")
-                shown = (made.get(k, "") for k in (*keys, "global", "personalized", "cpu"))
-                print(f"{n}/{len(left)}", *shown, flush=True)
+                    file.writelines(json.dumps(r) + "\n" for r in made)
+                for r in made:
+                    done += 1
+                    print(f"{done}/{of}", *(r.get(k, "") for k in (*keys, "global", "personalized", "cpu")), flush=True)
         except KeyboardInterrupt:
             raise SystemExit("stopped; the same command continues") from None
 
 
-def _made(make: Callable[..., dict[str, Any]], key: tuple[Any, ...]) -> dict[str, Any]:
-    return make(*key)
+def one(make: Callable[..., dict[str, Any]], keys: Sequence[tuple[Any, ...]]) -> list[dict[str, Any]]:
+    """Return the lines of studies that share nothing."""
+    return [make(*key) for key in keys]
 
 
 def main() -> None:
@@ -105,7 +124,10 @@ def main() -> None:
         for name in asked.problems for seed in asked.seeds for budget in asked.budgets for way in asked.ways
         for target in (("personalized",) if WAYS[way].both else asked.targets)
     ]  # fmt: skip
-    add(asked, line, todo, KEYS)
+    groups: dict[Hashable, list[shared.Key]] = {}
+    for key in todo:
+        groups.setdefault(family(key), []).append(key)
+    add(asked, partial(together, asked.out.with_suffix(".scratch")), list(groups.values()), KEYS)
     print(table(read(asked.out)))
     for metric, (worse, of) in behind(read(asked.out)).items():
         ahead = (f"{way} {ratio:.2f} ({n})" for way, (ratio, n) in ratios(read(asked.out), metric).items())

@@ -1,7 +1,8 @@
 """Ways to spend T rounds on a problem: not tuning, the tuners of the literature, ``auto``, and ``auto`` without a part.
 
 All of them tune FedAvg. Tuners of the literature search the paper's ranges and score arms by validation error. Their
-longest arm has the paper's share of the rounds, a tenth, or another of ``SHARES``.
+longest arm has the paper's share of the rounds, a tenth, or another of ``SHARES``. Ways with the same ``arms`` train
+the same arms, whatever their budget and target: shared.py computes their rounds once.
 """
 
 from __future__ import annotations
@@ -19,16 +20,19 @@ from fedtuner.run.auto import COOLING
 from schedules import RungAndRun
 
 Run = Callable[[Simulation, int, str, int], Study]
+Settings = Callable[[int], dict[str, Any]]
 PAPERS_SHARE = 0.1
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way to spend rounds."""
+    """A way to spend rounds: a study of its own, or with ``settings`` those of a study, by its budget."""
 
     run: Run
     both: bool = False  # its training does not depend on the target, so one study serves both
     part: str = "tuner"  # of the table: "alone", "tuner", "auto", or "without" (auto without a part)
+    arms: str = ""  # ways that share their arms have the same; empty: it has arms of its own
+    settings: Settings | None = None  # of a way that shares its arms: of ``fedtuner.prepare``
 
 
 def study(problem: Simulation, target: str, seed: int, **settings: Any) -> Study:
@@ -36,24 +40,27 @@ def study(problem: Simulation, target: str, seed: int, **settings: Any) -> Study
     return ft.tune(problem, target=target, seed=seed, workers=1, progress=False, **settings)
 
 
-def alone(method: methods.Method, cooling: float, problem: Simulation, budget: int, target: str, seed: int) -> Study:
-    """Train one configuration, the method's default, for all rounds."""
-    schedule = ft.random_search(budget, budget)
-    return study(
-        problem, target, seed, space=ft.Space(), fedex=None, method=method, cooling=cooling, schedule=schedule
-    )  # fmt: skip
+def with_settings(settings: Settings, problem: Simulation, budget: int, target: str, seed: int) -> Study:
+    """Run the study that has these settings."""
+    return study(problem, target, seed, fedex=None, **settings(budget))
+
+
+def alone(method: methods.Method, cooling: float, budget: int) -> dict[str, Any]:
+    """Return the settings that train one configuration, the method's default, for all rounds."""
+    return {
+        "space": ft.Space(), "method": method, "cooling": cooling, "schedule": ft.random_search(budget, budget)
+    }  # fmt: skip
 
 
 def tuned(
-    schedule: Callable[[int, int], Any], share: float, problem: Simulation, budget: int, target: str, seed: int,
-    *, tuner: Any, sampler: Any = None,
-) -> Study:  # fmt: skip
-    """Tune by a schedule whose longest arm has a share of the rounds, over the paper's ranges."""
+    share: float, budget: int, *, schedule: Callable[[int, int], Any], tuner: Any, sampler: Any = None
+) -> dict[str, Any]:  # fmt: skip
+    """Return the settings that tune over the paper's ranges; the longest arm has a share of the rounds."""
     more = {} if sampler is None else {"sampler": sampler}
-    return study(
-        problem, target, seed, method=methods.paper_ranges(methods.fedavg), fedex=None, tuner=tuner,
-        schedule=schedule(budget, max(1, round(share * budget))), **more,
-    )  # fmt: skip
+    return {
+        "method": methods.paper_ranges(methods.fedavg), "tuner": tuner, **more,
+        "schedule": schedule(budget, max(1, round(share * budget))),
+    }  # fmt: skip
 
 
 def fedpop(
@@ -107,24 +114,41 @@ none, fedex = ft.tuners.none, ft.FedEx()
 rs, sha, hyperband = ft.random_search, ft.halving, partial(ft.hyperband, fill=True)
 tpe = samplers.optuna("tpe")
 SHARES = (PAPERS_SHARE, 0.2, 0.4, 0.64)
-TUNERS: dict[str, Callable[..., Study]] = {
-    "RS": partial(tuned, rs, tuner=none),
-    "RS + FedEx": partial(tuned, rs, tuner=fedex),
-    "SHA": partial(tuned, sha, tuner=none),
-    "SHA + FedEx": partial(tuned, sha, tuner=fedex),
-    "SHA + kernel FedEx": partial(tuned, sha, tuner=ft.tuners.Kernel()),
-    "SHA + Gaussian": partial(tuned, sha, tuner=ft.tuners.Gaussian()),
-    "Hyperband": partial(tuned, hyperband, tuner=none),
-    "TPE": partial(tuned, partial(rs, together=1), tuner=none, sampler=tpe),
-    "BOHB": partial(tuned, hyperband, tuner=none, sampler=tpe),
-    "FedPop": fedpop,
-    "FedPop, paired": partial(fedpop, paired=True),
+# By name, and by the arms that they share: those of TPE and BOHB depend on the scores of earlier ones.
+TUNERS: dict[str, tuple[str, Callable[[float, int], dict[str, Any]]]] = {
+    "RS": ("plain", partial(tuned, schedule=rs, tuner=none)),
+    "RS + FedEx": ("FedEx", partial(tuned, schedule=rs, tuner=fedex)),
+    "SHA": ("plain", partial(tuned, schedule=sha, tuner=none)),
+    "SHA + FedEx": ("FedEx", partial(tuned, schedule=sha, tuner=fedex)),
+    "SHA + kernel FedEx": ("kernel", partial(tuned, schedule=sha, tuner=ft.tuners.Kernel())),
+    "SHA + Gaussian": ("Gaussian", partial(tuned, schedule=sha, tuner=ft.tuners.Gaussian())),
+    "Hyperband": ("plain", partial(tuned, schedule=hyperband, tuner=none)),
+    "TPE": ("", partial(tuned, schedule=partial(rs, together=1), tuner=none, sampler=tpe)),
+    "BOHB": ("", partial(tuned, schedule=hyperband, tuner=none, sampler=tpe)),
 }
+POPULATIONS: dict[str, Callable[..., Study]] = {"FedPop": fedpop, "FedPop, paired": partial(fedpop, paired=True)}
 
 
 def named(tuner: str, share: float) -> str:
     """Return the name of a tuner's way."""
     return f"{tuner}, T/10" if share == PAPERS_SHARE else f"{tuner}, {share:g} T"
+
+
+def tuners(share: float) -> dict[str, Way]:
+    """Return the ways of the literature's tuners whose longest arm has a share of the rounds."""
+    ways = {}
+    for name, (arms, of) in TUNERS.items():
+        settings = partial(of, share)
+        ways[named(name, share)] = Way(partial(with_settings, settings), arms=arms, settings=settings)
+    return ways | {named(name, share): Way(partial(run, share)) for name, run in POPULATIONS.items()}
+
+
+def trained(arms: str, method: methods.Method, cooling: float = 0.0) -> Way:
+    """Return the way that trains a method's default for all rounds; cooled arms depend on the budget."""
+    settings = partial(alone, method, cooling)
+    return Way(
+        partial(with_settings, settings), both=True, part="alone", arms="" if cooling else arms, settings=settings
+    )
 
 
 def without(run: Run) -> Way:
@@ -133,12 +157,12 @@ def without(run: Run) -> Way:
 
 
 WAYS: dict[str, Way] = {
-    "untuned": Way(partial(alone, methods.fedavg, 0.0), both=True, part="alone"),
-    "default+": Way(partial(alone, methods.fedavg.stepping_by("fedexp"), COOLING), both=True, part="alone"),
-    "FedExP": Way(partial(alone, methods.fedavg.stepping_by("fedexp"), 0.0), both=True, part="alone"),
-    "Delta-SGD": Way(partial(alone, methods.deltasgd, 0.0), both=True, part="alone"),
-    "FedHyper": Way(partial(alone, methods.fedavg.stepping_by("fedhyper"), 0.0), both=True, part="alone"),
-    **{named(name, share): Way(partial(run, share)) for share in SHARES for name, run in TUNERS.items()},
+    "untuned": trained("untuned", methods.fedavg),
+    "default+": trained("default+", methods.fedavg.stepping_by("fedexp"), COOLING),
+    "FedExP": trained("FedExP", methods.fedavg.stepping_by("fedexp")),
+    "Delta-SGD": trained("Delta-SGD", methods.deltasgd),
+    "FedHyper": trained("FedHyper", methods.fedavg.stepping_by("fedhyper")),
+    **{name: way for share in SHARES for name, way in tuners(share).items()},
     "auto": Way(auto, both=True, part="auto"),
     "auto, own cohorts": without(partial(auto, cohorts="independent")),
     "auto, own weights and cohorts": without(partial(auto, cohorts="independent", weights="independent")),

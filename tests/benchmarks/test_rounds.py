@@ -23,7 +23,7 @@ def loaded(name):
         found.loader.exec_module(made)
     finally:
         sys.path.remove(str(ROUNDS))
-        for other in ("problems", "schedules", "table", "ways"):
+        for other in ("problems", "schedules", "shared", "table", "ways"):
             sys.modules.pop(other, None)
     return made
 
@@ -71,3 +71,21 @@ def test_the_way_that_tunes_is_ahead_of_the_default(script, lines):
     for metric in ("personalized", "global"):
         assert script.ratios(found, metric)["untuned"][0] < 0.75
         assert script.ratios(found, metric)["the best of them"][0] < 0.75  # on the digits, which have all four
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tuner", ["", " + FedEx"])
+def test_studies_that_share_arms_have_the_results_that_they_have_alone(script, lines, tuner):
+    """The committed lines of the digits were computed one by one."""
+    keys = [
+        ("digits", budget, way, target, 0)
+        for budget in (20, 100) for way in (f"SHA{tuner}, T/10", f"SHA{tuner}, 0.64 T")
+        for target in ("personalized", "global")
+    ]  # fmt: skip
+    known = {tuple(line[k] for k in script.KEYS): line for line in lines if "cpu" in line}
+    made = {tuple(line[k] for k in script.KEYS): line for line in script.together(None, keys)}
+    assert set(made) == set(keys)
+    compared = [(made[key], known[key]) for key in keys if key in known]
+    assert len(compared) == 2
+    for mine, theirs in compared:
+        assert mine == {name: value for name, value in theirs.items() if name != "cpu"}

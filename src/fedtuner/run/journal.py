@@ -175,7 +175,11 @@ class Journal:
     @property
     def processed(self) -> int:
         """Training examples that clients have worked through so far, over all arms, each as often as it was passed."""
-        return round(sum(self._processed(record) for record in self.history()))
+        return self.processed_in(self.history())
+
+    def processed_in(self, records: Iterable[Record]) -> int:
+        """Training examples that clients have worked through in some rounds."""
+        return round(sum(map(self._processed, records)))
 
     def _processed(self, record: Record) -> float:
         """Return a round's examples.
