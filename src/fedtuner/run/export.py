@@ -15,6 +15,7 @@ from fedtuner.run.journal import Held, Journal, read
 from fedtuner.run.store import at
 from fedtuner.run.store.files import replace_file
 from fedtuner.run.words import without_examples
+from fedtuner.space import flat
 
 if TYPE_CHECKING:
     from fedtuner.run.result import Best, Results
@@ -98,8 +99,8 @@ def card(journal: Journal, best: Best, path: Place | None) -> str:
     assert begun is not None
     about = begun.federation
     clients = counted(about["clients"], "client") if "clients" in about else "clients"
-    tuned = {f"{side}.{name}": domain for side in ("client", "server") for name, domain in setup[side].items()}
-    searched = [f"`{name}` in {_domain(d)}" for name, d in tuned.items() if isinstance(d, (Mapping, list))]
+    tuned = flat(setup["client"], setup["server"]).items()
+    searched = [f"`{name}` in {_domain(domain)}" for name, domain in tuned if isinstance(domain, (Mapping, list))]
     found = [f"| {side}.{name} | {value} |" for side in ("server", "client") for name, value in _of(best, side)]
     lines = [
         f"# {about['name']}, tuned with fedtuner",

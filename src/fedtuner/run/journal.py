@@ -11,6 +11,7 @@ from typing import Any
 
 from fedtuner.core.metric import Metric
 from fedtuner.core.records import Arm, Key, Record
+from fedtuner.core.schedule import Score, Scoring
 from fedtuner.core.store import (
     Begun,
     Done,
@@ -204,6 +205,12 @@ class Journal:
         if parent is None or after >= first:
             return own[after - first : last]
         return self.records(parent[0], first if until is None else min(first, until), after) + own[:last]
+
+    def score(self, arm: int, until: int | None = None) -> Score:
+        """Return an arm's score, as the study's schedule and target have it, after its rounds up to one."""
+        setup = self.setup
+        scoring = Scoring(setup["schedule"]["score"], setup["schedule"]["discount"])
+        return scoring.score(self.records(arm, until), setup["target"])
 
     def round_of(self, arm: int) -> int:
         """Return an arm's last round."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ from fedtuner.space import (
     Value,
     absent,
     fixed,
+    flat,
     settled,
     unconditional,
 )
@@ -85,7 +86,7 @@ class Optuna:
             )
 
     def propose(self, space: Space, seed: int, id: int, first: int, past: Sequence[Past]) -> Configs:
-        with _quiet(self.kind):
+        with quiet(), _one_thread(self.kind == "gp"):
             if self.kind == "cmaes":
                 return self._replay(space, seed, [*((p.first, p) for p in past), (first, None)])
             finished, running = _comparable(past, self.startup), [p for p in past if not p.scores]
@@ -182,13 +183,8 @@ class Axis:
 
 def axes(space: Space) -> dict[str, Axis]:
     """Return what Optuna samples, by names such as client.lr; what has one value only is left out."""
-    made = {}
-    for side, domains in (("client", space.client), ("server", space.server)):
-        for name, domain in domains.items():
-            if not fixed(domain):
-                plain = unconditional(domain)
-                made[f"{side}.{name}"] = Axis(_distribution(plain, f"{side}.{name}"), plain)
-    return made
+    tuned = {n: unconditional(d) for n, d in flat(space.client, space.server).items() if not fixed(d)}
+    return {name: Axis(_distribution(domain, name), domain) for name, domain in tuned.items()}
 
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:
@@ -276,18 +272,30 @@ def _import(kind: str) -> None:
 
 
 @contextmanager
-def _quiet(kind: str) -> Iterator[None]:
-    """Keep Optuna from logging every study that it makes, and torch (for gp) on one thread, for the same bits."""
+def quiet() -> Iterator[None]:
+    """Keep Optuna from logging anything but what went wrong."""
     import optuna
 
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    with ExitStack() as stack:
-        stack.callback(optuna.logging.set_verbosity, before)
-        if kind == "gp":
-            import torch
-
-            stack.callback(torch.set_num_threads, torch.get_num_threads())
-            stack.enter_context(torch.random.fork_rng(devices=[]))
-            torch.set_num_threads(1)
+    try:
         yield
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+@contextmanager
+def _one_thread(torchs: bool) -> Iterator[None]:
+    """Keep torch, where a sampler uses it, on one thread and its generator as it was: for the same bits."""
+    if not torchs:
+        yield
+        return
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.set_num_threads(threads)
