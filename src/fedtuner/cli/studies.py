@@ -25,7 +25,7 @@ def run(arguments: Namespace) -> None:
     from fedtuner.run import sampling, spec
     from fedtuner.run.result import load
     from fedtuner.run.store import at
-    from fedtuner.run.study import for_real, untuned
+    from fedtuner.run.tuning import for_real, untuned
 
     name, table = spec.read(arguments.study)
     table = spec.override(table, arguments.set)

@@ -16,8 +16,9 @@ from fedtuner.core.setup import Setup, size_of
 from fedtuner.rng import stream
 from fedtuner.run.executors import cores
 from fedtuner.run.sampling import usual_sample
-from fedtuner.run.session import Session, Where
+from fedtuner.run.session import Session
 from fedtuner.run.store import InMemory
+from fedtuner.run.where import Where
 
 _LEAST = 5  # a trial has at least so many parts, even if they take longer than it should
 _GAIN = 0.85  # of a worker beside another, against one alone (docs/speed.md)

@@ -46,7 +46,8 @@ from fedtuner.errors import FAILURES, FedtunerError, SpecError, brief, suggest
 from fedtuner.federations import Simulation
 from fedtuner.run.auto import Auto
 from fedtuner.run.executors import KINDS as EXECUTORS
-from fedtuner.run.study import Study, prepare
+from fedtuner.run.study import Study
+from fedtuner.run.tuning import prepare
 from fedtuner.space import Space
 from fedtuner.tuners import FedEx
 

@@ -67,26 +67,31 @@ _METHODS = (
 )  # fmt: skip
 
 
-def watching(given: Any) -> Watch | None:
-    """Return what calls a watcher, or all of several."""
-    if given is None or callable(given):
-        return given  # type: ignore[no-any-return]
-    if not isinstance(given, Iterable) or isinstance(given, (str, bytes)):
-        raise SpecError(f"watch = {brief(given)}, but must be a function of events, a Watcher, or a list of them")
-    several = tuple(given)
-    for one in several:
-        checks.function("watch", one)
-    return _Several(several)
-
-
 @dataclass(frozen=True)
-class _Several:
-    watchers: tuple[Any, ...]
+class Watchers:
+    """All watchers of a study, as one."""
+
+    watchers: tuple[Watch, ...] = ()
 
     def on_open(self, journal: Journal) -> None:
         for one in self.watchers:
-            getattr(one, "on_open", lambda journal: None)(journal)
+            if isinstance(one, Watcher):  # not a function
+                one.on_open(journal)
 
     def __call__(self, event: Event) -> None:
         for one in self.watchers:
             one(event)
+
+
+NOBODY = Watchers()
+
+
+def watching(given: Any) -> Watchers:
+    """Return the watchers that a function, a ``Watcher``, several of them, or None stands for."""
+    several = () if given is None else (given,) if callable(given) else given
+    if not isinstance(several, Iterable) or isinstance(several, (str, bytes)):
+        raise SpecError(f"watch = {brief(given)}, but must be a function of events, a Watcher, or a list of them")
+    made = tuple(several)
+    for one in made:
+        checks.function("watch", one)
+    return Watchers(made)
