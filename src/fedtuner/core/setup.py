@@ -7,7 +7,7 @@ and the federation; ``tune``, study.toml, suites and ``untuned`` all call it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ WEIGHTS = ("independent", "shared")
 COHORTS = (*WEIGHTS, "auto")
 SMALL = 20  # cohorts: fewer clients than this many times the cohort are a small population
 FAILING = ("stop", "end")
-_PLAIN = ("cohort", "cohorts", "target", "weights", "cooling", "engine", "seed")
+_ALWAYS = ("cohort", "cohorts", "target", "weights", "cooling", "engine", "seed")  # in the journal of every study
 _SENT = {"server-round", "split"}  # what clients that train by code of their own get beside hyperparameters
 
 
@@ -78,13 +78,12 @@ class Setup:
 
     def describe(self) -> Table:
         """Return the setup by the names of a study.toml."""
+        plain = {name: getattr(self, name) for name in PLAIN}
         return {
             "method": self.method.name,
             "defaults": {"client": defaults(self.method.client), "server": defaults(self.method.server)},
             "work": [name for name, hyper in self.method.client.items() if hyper.role == "work"],
-            **{name: getattr(self, name) for name in _PLAIN},
-            **({} if self.across == ALL else {"across": self.across}),
-            **({} if self.failing == "stop" else {"failing": self.failing}),
+            **{name: value for name, value in plain.items() if name in _ALWAYS or value != PLAIN[name]},
             "screens": self.screens,
             "combine": self.combine,
             **({} if self.privacy is None else {"privacy": self.privacy}),
@@ -93,6 +92,10 @@ class Setup:
             "tuner": self.tuner,
             **self.space.describe(),
         }
+
+
+# The settings that are single values, with their defaults.
+PLAIN: dict[str, Any] = {f.name: f.default for f in fields(Setup) if isinstance(f.default, (int, float, str))}
 
 
 def size_of(cohort: float, present: int) -> int:

@@ -48,9 +48,6 @@ class Outside(FederationDefaults):
     def present(self) -> Sequence[int]:
         return range(len(self.ids))
 
-    def everyone(self) -> Sequence[int]:
-        return self.present()
-
     def population(self) -> int:
         return len(self.ids)
 

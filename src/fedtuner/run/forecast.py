@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -91,11 +92,8 @@ def speedup(workers: int) -> float:
 
 def passes(setup: Setup, config: Mapping[str, Any]) -> float:
     """Return how often a client passes over its data in a round."""
-    made = 1.0
-    for name, hyper in setup.method.client.items():
-        if hyper.role == "work" and name in config:
-            made *= float(config[name])
-    return made
+    work = (name for name, hyper in setup.method.client.items() if hyper.role == "work" and name in config)
+    return math.prod(float(config[name]) for name in work)
 
 
 def calibrate(setup: Setup, federation: Federation, seconds: float) -> tuple[float, float]:

@@ -39,7 +39,7 @@ from fedtuner.core.privacy import Gaussian
 from fedtuner.core.robust import COMBINES
 from fedtuner.core.sampler import Sampler
 from fedtuner.core.schedule import Schedule
-from fedtuner.core.setup import with_named_optimiser
+from fedtuner.core.setup import PLAIN, with_named_optimiser
 from fedtuner.core.tally import Combine, mean
 from fedtuner.core.tuner import Tuner
 from fedtuner.errors import FAILURES, FedtunerError, SpecError, brief, suggest
@@ -134,15 +134,17 @@ class Spec:
         return Space(client, _real(self.server, method.server), self.constraints)
 
 
-_PASSED = (
-    "cohort", "cohorts", "target", "across", "weights", "cooling", "include", "start_from", "patience", "seed",
-    "engine", "privacy", "failing",
-)  # fmt: skip
+_PASSED = (*PLAIN, "include", "start_from", "patience", "privacy")
 _KNOWN = (*(f.name for f in fields(Spec) if f.name not in ("settings", "named")), "budget", "fedex", *_PASSED)
 _TEXTS = (
-    "problem", "proxy", "start_from", "method", "ranges", "cohorts", "target", "across", "weights", "engine", "device",
-    "failing",
-)  # fmt: skip
+    "problem",
+    "proxy",
+    "start_from",
+    "method",
+    "ranges",
+    "device",
+    *(n for n, v in PLAIN.items() if type(v) is str),
+)
 # What the tables know, to say where a setting belongs that is in none of them.
 _SETTINGS = {
     "schedule": {name for kind in schedules.KINDS.values() for name in tables.parameters(kind)},
