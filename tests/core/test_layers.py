@@ -137,3 +137,16 @@ def test_no_function_takes_many_arguments_by_position():
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and by_position(node) > MOST
     }
     assert not many, f"{sorted(many)} take more than {MOST} arguments by position"
+
+
+def test_no_call_passes_many_arguments_by_position():
+    """Also where a record is made, but for rows: a row is a line of a table."""
+    many = [
+        f"{file}, line {node.lineno}"
+        for file in modules()
+        for node in ast.walk(tree(file))
+        if isinstance(node, ast.Call)
+        and sum(not isinstance(argument, ast.Starred) for argument in node.args) > MOST
+        and ast.unparse(node.func) != "Row"
+    ]
+    assert not [place for place in many if not place.startswith("testing/stores.py")], many

@@ -129,8 +129,8 @@ class Results:
             score = self.journal.metric.turned(score)
         return Best(
             arm, round, score, self.journal.arms[arm].server,
-            candidates[self.journal.records(arm, round)[-1].mode], candidates, np.array(theta), state.w,
-            self.journal.fine_tuning_pays, self.journal.held(key),
+            candidates[self.journal.records(arm, round)[-1].mode], candidates, theta=np.array(theta), model=state.w,
+            fine_tune=self.journal.fine_tuning_pays, schedule=self.journal.held(key),
         )  # fmt: skip
 
     def arrays(self) -> Vectors:

@@ -74,8 +74,10 @@ class Meter:
         best, arm = self._best if self._best is not _NOBODY else (None, None)
         judged = session.federation.model.metric if scoring.metric == "error" else Metric("loss")
         best = None if best is None else judged.turned(best)
-        metric = f"{session.setup.target} {judged.name}"
-        return Status(used, planned, len(session.alive), self._outline.arms, best, left, arm, metric, judged.rate)
+        return Status(
+            used, planned, len(session.alive), self._outline.arms, best, left,
+            arm=arm, metric=f"{session.setup.target} {judged.name}", rate=judged.rate,
+        )  # fmt: skip
 
     def _planned(self) -> int:
         # Rounds that an arm which has ended leaves may be given to another.

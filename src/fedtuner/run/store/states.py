@@ -55,7 +55,7 @@ def unpack(data: bytes) -> tuple[State, Vectors]:
     memory |= {int(i): Blob(int(arm), int(i), int(t)) for i, arm, t in groups.get("blobs", {}).get("", ())}
     round, ended, broken = map(int, groups["at"][""])
     unusable = {int(i): int(n) for i, n in groups.get("unusable", {}).get("", ())}
-    state = State(round, groups["w"][""], None, groups["slot"], memory, _ENDED[ended], broken, unusable)
+    state = State(round, groups["w"][""], None, groups["slot"], memory, _ENDED[ended], broken=broken, unusable=unusable)
     return state, groups["belief"]
 
 
