@@ -224,7 +224,7 @@ def with_named_optimiser(method: Method, space: Space | None) -> tuple[Method, S
 
 
 def searched(method: Method, model: Model, space: Space | None) -> Space | None:
-    """Return what is searched: the ranges that a space names; if it names values alone, the method's for the rest."""
+    """Return what is searched: the ranges that a space names; if it names values only, the method's other ranges."""
     if space is None or space.searches or space == Space():
         return space
     method, _ = with_named_optimiser(method, space)
@@ -233,9 +233,10 @@ def searched(method: Method, model: Model, space: Space | None) -> Space | None:
 
 
 def bound(space: Space, client: Mapping[str, Hyper], server: Mapping[str, Hyper]) -> Space:
-    """Return a space in which all that its conditions and constraints name is there: at its default, if not tuned.
+    """Return a space that has every hyperparameter that its conditions and constraints name.
 
-    Hyperparameters that do not apply are at their defaults, too. Refuse conditions and constraints that nothing meets.
+    Those that are not tuned have their defaults, and so have those that do not apply. Refuse conditions and
+    constraints that nothing meets.
     """
     sides = {"client": (dict(space.client), client), "server": (dict(space.server), server)}
     conditional = False

@@ -32,7 +32,7 @@ class Begun:
     layout: Sequence[Any]  # the parts of w
     versions: Table
     start: str = ""  # checksum of the weights that all arms begin from, where the model gives them (``Model.start``)
-    code: Table = field(default_factory=dict)  # what the code of the model is known by
+    code: Table = field(default_factory=dict)  # hashes of the model's code, by its parts
     command: str = ""  # that began it, where it was one
     groups: Mapping[str, Sequence[str | int]] = field(default_factory=dict)  # the ids of each group of clients
 
@@ -43,7 +43,7 @@ class Joined:
 
     event: ClassVar[str] = "clients"
     ids: tuple[str | int, ...]
-    codes: tuple[str, ...] = ()  # what the code of their apps is known by, if they have said it
+    codes: tuple[str, ...] = ()  # hashes of their apps' code, if they have sent them
 
 
 @dataclass(frozen=True)
