@@ -19,22 +19,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedtuner.domains import Choice, Config, Domain, Float, Int, OneMinus, PowerOfTwo, Value
 from fedtuner.rng import Generator
-from fedtuner.space import (
-    TRIES,
-    Choice,
-    Config,
-    Domain,
-    Float,
-    Int,
-    OneMinus,
-    PowerOfTwo,
-    Space,
-    Value,
-    absent,
-    settled,
-    unconditional,
-)
+from fedtuner.space import TRIES, Space, absent, settled, unconditional
 
 
 def extremes(order: Sequence[int], share: float) -> tuple[Sequence[int], Sequence[int]]:

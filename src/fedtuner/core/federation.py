@@ -113,14 +113,6 @@ class FederationDefaults:
     code: Mapping[str, str] = MappingProxyType({})
     codes: Mapping[str | int, str] = MappingProxyType({})
 
-    def present(self) -> Sequence[int]:
-        """Return the clients who can take part: to be given by the federation."""
-        raise NotImplementedError
-
-    def everyone(self) -> Sequence[int]:
-        """Return those who are present."""
-        return self.present()
-
     def met(self) -> Sequence[str | int]:
         """Return nobody: all clients are known from the start."""
         return ()

@@ -48,6 +48,9 @@ class Outside(FederationDefaults):
     def present(self) -> Sequence[int]:
         return range(len(self.ids))
 
+    def everyone(self) -> Sequence[int]:
+        return self.present()
+
     def population(self) -> int:
         return len(self.ids)
 

@@ -129,6 +129,9 @@ class Simulation(FederationDefaults):
     def present(self) -> Sequence[int]:
         return range(len(self.clients))
 
+    def everyone(self) -> Sequence[int]:
+        return self.present()
+
     def id_of(self, client: int) -> str | int:
         return self.clients[client].id
 

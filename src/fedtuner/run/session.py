@@ -21,30 +21,9 @@ from fedtuner.core.method import defaults
 from fedtuner.core.model import Vector
 from fedtuner.core.records import Arm, Key, State
 from fedtuner.core.round import Round
-from fedtuner.core.schedule import (
-    Evidence,
-    Play,
-    Schedule,
-    Scoring,
-    Start,
-    Step,
-    best,
-    outline,
-)
+from fedtuner.core.schedule import Evidence, Play, Schedule, Scoring, Start, Step, best, outline
 from fedtuner.core.setup import Setup
-from fedtuner.core.store import (
-    LATE,
-    Eliminated,
-    Evaluated,
-    Evaluation,
-    Event,
-    Failed,
-    Joined,
-    Late,
-    Note,
-    Started,
-    Won,
-)
+from fedtuner.core.store import LATE, Eliminated, Evaluated, Evaluation, Event, Failed, Joined, Late, Note, Started, Won
 from fedtuner.errors import ClientError, Interrupted, StoreError
 from fedtuner.rng import stream
 from fedtuner.run.evaluating import Evaluate, Tell, evaluate

@@ -19,24 +19,11 @@ from typing import TYPE_CHECKING, Any
 from fedtuner import checks
 from fedtuner.core.sampler import Configs, Past
 from fedtuner.core.schedule import Schedule, outline
+from fedtuner.domains import Choice, Domain, Float, Int, OneMinus, PowerOfTwo, Value
 from fedtuner.errors import SpecError, StoreError
 from fedtuner.rng import number, stream
 from fedtuner.samplers.uniform import uniform
-from fedtuner.space import (
-    Choice,
-    Domain,
-    Float,
-    Int,
-    OneMinus,
-    PowerOfTwo,
-    Space,
-    Value,
-    absent,
-    fixed,
-    flat,
-    settled,
-    unconditional,
-)
+from fedtuner.space import Space, absent, fixed, flat, settled, unconditional
 from fedtuner.tables import kind_of
 
 if TYPE_CHECKING:

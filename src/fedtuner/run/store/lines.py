@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import socket
+import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
@@ -21,6 +23,7 @@ from fedtuner.core.store import (
     Failed,
     Joined,
     Late,
+    Note,
     Started,
     Won,
 )
@@ -49,6 +52,12 @@ def encode(events: Iterable[Event]) -> bytes:
     """Return events as lines."""
     texts = [_json({"event": event.event, **_fields(event)}).encode() for event in events]
     return b"".join(b"%08x %s\n" % (zlib.crc32(text), text) for text in texts)
+
+
+def encode_notes(notes: Iterable[Note]) -> bytes:
+    """Return notes as lines of a log, with the time and this machine's name."""
+    about = {"time": round(time.time(), 3), "host": socket.gethostname()}
+    return "".join(json.dumps({**about, **asdict(note)}) + "\n" for note in notes).encode()
 
 
 _SAMPLED = ("sample", "population", "loss_spread_before", "loss_spread_after")  # of an evaluation
