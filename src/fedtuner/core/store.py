@@ -69,32 +69,34 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Late:
+class OfArm:
+    """What all events about an arm after a round have."""
+
+    arm: int
+    round: int
+
+
+@dataclass(frozen=True)
+class Late(OfArm):
     """A client's reply came after its round: the round's record counts it among those that did not report."""
 
     event: ClassVar[str] = "late"
-    arm: int
-    round: int
     client: str | int
 
 
 @dataclass(frozen=True)
-class Failed:
+class Failed(OfArm):
     """Clients' code raised an error in the round after this one; the arm gets no more rounds."""
 
     event: ClassVar[str] = "failed"
-    arm: int
-    round: int
     error: str
 
 
 @dataclass(frozen=True)
-class Eliminated:
+class Eliminated(OfArm):
     """The schedule eliminated an arm, with this score."""
 
     event: ClassVar[str] = "eliminated"
-    arm: int
-    round: int
     score: Score
 
 
@@ -148,24 +150,20 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class Evaluated(OfArm):
     """An arm's state was evaluated, on all clients or on a sample of them."""
 
     event: ClassVar[str] = "evaluated"
-    arm: int
-    round: int
     split: str
     config: str  # mode: all clients use theta's mode; sample: each a draw from theta
     result: Evaluation
 
 
 @dataclass(frozen=True)
-class Won:
+class Won(OfArm):
     """The schedule named its winner."""
 
     event: ClassVar[str] = "winner"
-    arm: int
-    round: int
     score: Score
 
 

@@ -23,6 +23,7 @@ from fedtuner.core.store import (
     Failed,
     Joined,
     Late,
+    OfArm,
     Started,
     Store,
     Won,
@@ -350,7 +351,7 @@ def _wrong(event: Event, journal: Journal) -> str:
             return f"round {round} of arm {arm}, which has not started"
         if round != journal.round_of(arm) + 1:
             return f"round {round} of arm {arm} comes after its round {journal.round_of(arm)}"
-    if isinstance(event, (Failed, Late, Eliminated, Evaluated, Won)) and event.arm not in journal.arms:
+    if isinstance(event, OfArm) and event.arm not in journal.arms:
         return f"arm {event.arm}, which has not started"
     if isinstance(event, Extended) and (journal.won is None or event.budget <= journal.budget):
         return f"an extension to {event.budget} rounds of a study that has {journal.budget} or no winner"
