@@ -314,7 +314,7 @@ class Session:
     ) -> Evaluation:  # fmt: skip
         """Return the evaluation of a state on all clients, or on a sample; it is repeated only if some were missing.
 
-        ``tell`` is told how many clients are done, where they are many.
+        ``tell`` is called with the number of clients that are done, where they are many.
         """
         kept = self.journal.evaluation(key, split, config, sample)
         if kept is None:

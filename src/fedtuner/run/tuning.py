@@ -193,7 +193,7 @@ def tune(
     patience    rounds, over all arms, after which the study ends if no score has improved; its best arm wins
 
     Further settings are the other fields of ``Setup``; and ``executor`` and ``watch``, which do not change results:
-    ``watch`` is told the journal's events, by a function, a ``watchers.Watcher``, or several.
+    ``watch`` is called with the journal's events: a function, a ``watchers.Watcher``, or several.
     """
     own = inside(schedule) is not None
     unasked = "tuner" in settings or (fedex is _PAPERS and (budget is not None or recipe is not None or own))

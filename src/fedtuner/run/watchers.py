@@ -1,4 +1,4 @@
-"""Watchers of a study: they are told each event of its journal once it is written, in order."""
+"""Watchers of a study: they are called with each event of its journal, in order, once it is written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Watch = Callable[[Event], None]
 class Watcher:
     """A base class: a subclass has those of the methods below that it wants.
 
-    After a resume it is told only what is new. What it raises stops the study, which keeps what it has.
+    After a resume it is called with new events only. What it raises stops the study, which keeps what it has.
     """
 
     _out: tuple[Eliminated, ...] = ()
@@ -41,7 +41,7 @@ class Watcher:
         """An arm is out."""
 
     def on_rung(self, events: tuple[Eliminated, ...]) -> None:
-        """Arms were compared, and these are out; it is told with the next event after them."""
+        """Arms were compared, and these are out; it is called with the next event after them."""
 
     def on_evaluated(self, event: Evaluated) -> None:
         """A model was evaluated, on all clients or on a sample of them."""

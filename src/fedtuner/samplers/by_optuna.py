@@ -89,12 +89,12 @@ class Optuna:
     def _replay(self, space: Space, seed: int, arms: Sequence[tuple[int, Past | None]]) -> Configs:
         """Ask for all arms in order, telling each its score when its bracket had finished: CMA-ES keeps a state."""
         study, numbers = _study(), list[int]()
-        told = 0
+        scored = 0
         for id, (first, past) in enumerate(arms):
-            while told < first:
-                score = _worst_if_infinite(arms[told][1], [p for _, p in arms[:first] if p])
-                study.tell(numbers[told], score)
-                told += 1
+            while scored < first:
+                score = _worst_if_infinite(arms[scored][1], [p for _, p in arms[:first] if p])
+                study.tell(numbers[scored], score)
+                scored += 1
             study.sampler = self._sampler(seed, id)
             configs, number = _allowed(study, space, seed, id)
             numbers.append(number)
@@ -227,7 +227,7 @@ def _trial(space: Space, past: Past, score: float | None) -> FrozenTrial:
     named = axes(space)
     config: dict[str, Any] = {}
     for side, domains, given in (("client", space.client, past.arm.client), ("server", space.server, past.arm.server)):
-        left_out = absent(domains, given)  # Optuna is told the middle of the range in their place
+        left_out = absent(domains, given)  # Optuna gets the middle of the range in their place
         config |= {f"{side}.{n}": v for n, v in given.items()}
         config |= {f"{side}.{n}": domains[n].at(0.5) for n in left_out}  # type: ignore[attr-defined]
     return create_trial(
