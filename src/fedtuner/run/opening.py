@@ -15,7 +15,7 @@ from fedtuner.core.setup import Setup
 from fedtuner.core.store import Begun, Extended
 from fedtuner.errors import FedtunerWarning, StoreError, one_line
 from fedtuner.run.store.lines import FORMAT
-from fedtuner.run.versions import versions
+from fedtuner.run.versions import command, versions
 from fedtuner.schedules.longer import extended, links, original
 
 
@@ -28,6 +28,11 @@ def first_event(setup: Setup, federation: Federation) -> Begun:
         groups.setdefault(group, []).append(id)
     about, problem, parts = map(tables.plain, (first.describe(), described(federation), layout))
     return Begun(FORMAT, about, problem, parts, versions={}, code=dict(federation.code), groups=groups)
+
+
+def with_versions(event: Begun) -> Begun:
+    """Return the event with the versions of packages and the command that began the study."""
+    return replace(event, versions=versions(), command=command())
 
 
 def refuse_another(name: str, old: Begun, new: Begun) -> None:

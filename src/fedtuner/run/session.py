@@ -29,11 +29,10 @@ from fedtuner.rng import stream
 from fedtuner.run.evaluating import Evaluate, Tell, evaluate
 from fedtuner.run.executors import open_executor
 from fedtuner.run.journal import Journal, fold
-from fedtuner.run.opening import extensions, first_event, refuse_another, warn_of_versions
+from fedtuner.run.opening import extensions, first_event, refuse_another, warn_of_versions, with_versions
 from fedtuner.run.saving import Saver
 from fedtuner.run.scores import Scores
 from fedtuner.run.store.folder import START
-from fedtuner.run.versions import command, versions
 from fedtuner.run.where import Where
 
 _UNREAD = np.zeros(0, np.float32)  # in place of a model that need not be loaded
@@ -108,7 +107,7 @@ class Session:
         if start is not None:
             now = replace(now, start=self._store.save(START, State(0, start, None), {}))
         if self.where.path is not None:
-            now = replace(now, versions=versions(), command=command())
+            now = with_versions(now)
         self._append([now])
         return start
 
