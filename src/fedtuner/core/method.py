@@ -132,7 +132,7 @@ class Method:
     recount: Recount | None = None  # computes ``extra`` from |T| and what a client remembers, where that can be
     mean_step: bool = True  # whether the server steps along the mean change itself
     plain: bool = False  # whether a ``Learner``'s own training may replace its local training
-    given: frozenset[str] = frozenset()  # the server's defaults from ``with_defaults``: no optimiser's replace them
+    given: frozenset[str] = frozenset()  # the server's hyperparameters that ``with_defaults`` has set
 
     def optimiser(self, b: Config) -> Optimiser:
         """Return the server optimiser that a configuration names."""
