@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from fedtuner.run.executors.on_ray import ray
     from fedtuner.run.paper import paper
     from fedtuner.run.result import load
-    from fedtuner.run.study import Study, prepare, tune, untuned
+    from fedtuner.run.study import Study
+    from fedtuner.run.tuning import prepare, tune, untuned
     from fedtuner.schedules import fedpop, halving, hyperband, random_search
     from fedtuner.space import Choice, Float, Int, OneMinus, PowerOfTwo, Space, When
     from fedtuner.tuners import FedEx, FedPop, fedex
@@ -50,7 +51,8 @@ _FROM = {
     "run.executors.on_ray": ("ray",),
     "run.paper": ("paper",),
     "run.result": ("load",),
-    "run.study": ("tune", "prepare", "untuned", "Study"),
+    "run.study": ("Study",),
+    "run.tuning": ("tune", "prepare", "untuned"),
     "tuners": ("FedEx", "FedPop", "fedex"),
     "schedules": ("halving", "random_search", "hyperband", "fedpop"),
     "errors": ("FedtunerError", "Interrupted"),

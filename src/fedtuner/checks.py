@@ -45,10 +45,10 @@ def whole(name: str, value: Any, least: int = 1, most: int | None = None, remedy
     return int(value)
 
 
-def seed(value: Any, name: str = "seed") -> int:
+def seed(value: Any) -> int:
     """Return a seed, which is any whole number of 64 bits."""
     if not is_whole(value) or not -(2**63) <= value < 2**63:
-        raise SpecError(f"{name} = {brief(value)}, but must be a whole number of at most 64 bits")
+        raise SpecError(f"seed = {brief(value)}, but must be a whole number of at most 64 bits")
     return int(value)
 
 
@@ -90,6 +90,21 @@ def client_id(value: Any) -> str | int:
     if not is_whole(value) and not isinstance(value, str):
         raise SpecError(f"a client has the id {brief(value)}, but an id must be a string or a whole number")
     return python(value)  # type: ignore[no-any-return]
+
+
+class Ids:
+    """The ids of clients seen so far, none of which may occur again."""
+
+    def __init__(self) -> None:
+        self.seen: set[str | int] = set()
+
+    def add(self, id: Any, where: str = "") -> str | int:
+        """Add the next id and return it; raise an error if it is none, or was seen before."""
+        known = client_id(id)
+        if known in self.seen:
+            raise SpecError(f"two clients have the id {brief(known)}{where}: ids must differ")
+        self.seen.add(known)
+        return known
 
 
 def groups(given: Any, ids: Collection[str | int]) -> dict[str | int, str]:

@@ -133,10 +133,6 @@ def suggest(name: object, known: Iterable[str] | Mapping[str, str]) -> str:
     near = difflib.get_close_matches(given, words, n=1, cutoff=0.6)
     if near:
         return f"; did you mean {words[near[0]]!r}?"
-    return f"; known: {_some(sorted(set(words.values())))}" if words else ""
-
-
-def _some(names: list[str], most: int = 200) -> str:
-    """Return a list of names, cut if it is long."""
-    text = ", ".join(names)
-    return text if len(text) <= most else text[:most].rpartition(", ")[0] + ", ..."
+    text = ", ".join(sorted(set(words.values())))
+    text = text if len(text) <= 200 else text[:200].rpartition(", ")[0] + ", ..."
+    return f"; known: {text}" if words else ""

@@ -19,10 +19,11 @@ from fedtuner.core.model import Hyper, Metrics, Model, ModelDefaults, Part
 from fedtuner.core.robust import Median, Trimmed
 from fedtuner.core.schedule import Evidence, Schedule, Scoring, Start, Step
 from fedtuner.core.screens import Weights
-from fedtuner.core.setup import Setup, resolve, with_named_optimiser
+from fedtuner.core.setup import PLAIN, Setup, resolve, with_named_optimiser
 from fedtuner.core.tally import mean
 from fedtuner.errors import FedtunerError, SpecError, StoreError
 from fedtuner.methods.momentum import sgd
+from fedtuner.run import spec
 
 
 def resolved(federation: Federation | None = None, **changed: object) -> Setup:
@@ -34,6 +35,21 @@ def resolved(federation: Federation | None = None, **changed: object) -> Setup:
         "cohort": 3,
     }
     return resolve(toys.problem() if federation is None else federation, **{**usual, **changed})
+
+
+OTHER = {
+    "cohort": 2, "cohorts": "shared", "target": "global", "weights": "shared", "across": "worst tenth",
+    "cooling": 0.5, "engine": "batched", "seed": 7, "failing": "end",
+}  # fmt: skip
+
+
+def test_a_setting_that_is_one_value_is_a_field_and_nothing_else():
+    """A new field can stand in a study.toml and, once it is not the default, in the journal: no list names it again."""
+    assert OTHER.keys() == PLAIN.keys()
+    usual = replace(resolved(), engine="sequential")
+    for name, other in OTHER.items():
+        assert spec.parse({"problem": "digits", name: other}).settings[name] == other
+        assert replace(usual, **{name: other}).describe()[name] == other
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from fedtuner.core.robust import Median, Trimmed
 from fedtuner.errors import SpecError
 from fedtuner.federations import Client, Simulation
 from fedtuner.rng import stream
-from fedtuner.run.study import prepare
+from fedtuner.run.tuning import prepare
 from fedtuner.testing.rounds import a_round, advance, an_arm, reported, settle
 from fedtuner.testing.toys import Quadratics, optimum
 

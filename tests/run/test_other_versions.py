@@ -12,7 +12,7 @@ import pytest
 import fedtuner as ft
 import toys
 from fedtuner.errors import FedtunerWarning, Interrupted
-from fedtuner.run import session, watch
+from fedtuner.run import opening, watch
 
 BEGAN = {"fedtuner": "0.1.0", "python": "3.11.7", "numpy": "1.26.4", "torch": "2.1.0"}
 
@@ -22,7 +22,7 @@ def stopped(tmp_path_factory):
     path = tmp_path_factory.mktemp("stopped") / "s"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(watch, "_MOMENT", 0.0)
-        patch.setattr(session, "versions", lambda: BEGAN)
+        patch.setattr(opening, "versions", lambda: BEGAN)
         with pytest.raises(Interrupted):
             toys.tune(store=path, workers=1, progress=stop_after(8))
     return path
@@ -45,7 +45,7 @@ def path(stopped, tmp_path):
 
 
 def go(path, monkeypatch, **now):
-    monkeypatch.setattr(session, "versions", lambda: {**BEGAN, **now})
+    monkeypatch.setattr(opening, "versions", lambda: {**BEGAN, **now})
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         study = toys.tune(store=path, workers=1)
@@ -76,7 +76,7 @@ def test_nothing_is_computed_for_a_finished_study_so_nothing_is_said(path, monke
 
 
 def test_a_warning_is_an_error_where_warnings_are(path, monkeypatch):
-    monkeypatch.setattr(session, "versions", lambda: {**BEGAN, "torch": "3.0"})
+    monkeypatch.setattr(opening, "versions", lambda: {**BEGAN, "torch": "3.0"})
     with pytest.raises(FedtunerWarning, match=r"torch 2\.1\.0, now 3\.0"):
         toys.tune(store=path, workers=1)
     assert go(path, monkeypatch) == []  # the store is free, and as it was

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 
-from fedtuner.cli.output import printing
+from fedtuner.cli.output import print_found, printing
 
 
 def get(arguments: Namespace) -> None:
@@ -25,12 +24,7 @@ def list_all(arguments: Namespace) -> None:
     """List the data sets and where they are."""
     from fedtuner.data import show
 
-    listed = show.listing()
-    with printing():
-        if arguments.json:
-            print(json.dumps(listed, indent=2))
-        else:
-            show.print_listing(listed)
+    print_found(show.listing(), arguments.json, show.print_listing)
 
 
 def show(arguments: Namespace) -> None:
@@ -39,9 +33,4 @@ def show(arguments: Namespace) -> None:
     from fedtuner.run import spec
 
     name = {"mnist_by_writer": "mnist-writers"}.get(arguments.name, arguments.name)  # the data set's name will do
-    found = show.summary(spec.load_problem(name))
-    with printing():
-        if arguments.json:
-            print(json.dumps(found, indent=2))
-        else:
-            show.print_summary(found)
+    print_found(show.summary(spec.load_problem(name)), arguments.json, show.print_summary)

@@ -20,7 +20,7 @@ def bench(arguments: Namespace) -> int:
     """Run a suite of studies."""
     from fedtuner import checks
     from fedtuner.experiments import bench, plan
-    from fedtuner.run.study import MOST_WORKERS
+    from fedtuner.run.tuning import MOST_WORKERS
 
     if arguments.workers is not None:
         checks.whole("workers", arguments.workers, 1, MOST_WORKERS)

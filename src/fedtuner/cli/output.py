@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from fedtuner.errors import FedtunerError
 
@@ -31,6 +33,15 @@ def printing(kept: str = "") -> Iterator[None]:
         if not kept:
             raise FedtunerError(f"{said}: send the output elsewhere") from error
         tell(f"fedtuner: {said}; it is kept: {kept}")
+
+
+def print_found(found: Any, as_json: bool, as_text: Callable[[Any], None]) -> None:
+    """Print what a command has found: as JSON, or by a function that prints it for a person."""
+    with printing():
+        if as_json:
+            print(json.dumps(found, indent=2))
+        else:
+            as_text(found)
 
 
 def tell(line: str) -> None:

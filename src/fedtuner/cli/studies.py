@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedtuner.cli.output import printing, tell
+from fedtuner.cli.output import print_found, printing, tell
 from fedtuner.core.place import Place, place
 from fedtuner.errors import FedtunerWarning, SpecError
 
@@ -25,7 +25,7 @@ def run(arguments: Namespace) -> None:
     from fedtuner.run import sampling, spec
     from fedtuner.run.result import load
     from fedtuner.run.store import at
-    from fedtuner.run.study import for_real, untuned
+    from fedtuner.run.tuning import for_real, untuned
 
     name, table = spec.read(arguments.study)
     table = spec.override(table, arguments.set)
@@ -145,11 +145,7 @@ def list_all(arguments: Namespace) -> None:
 
     found = listing.listing()
     chosen = {arguments.what: found[arguments.what]} if arguments.what else found
-    with printing():
-        if arguments.json:
-            print(json.dumps(chosen, indent=2))
-        else:
-            listing.print_listing(chosen)
+    print_found(chosen, arguments.json, listing.print_listing)
 
 
 def init(arguments: Namespace) -> None:

@@ -1,7 +1,7 @@
 """How clients' metrics become one: over all clients, over the worst tenth of them, or in the group that fares worst.
 
-The first is what a study reports. Arms can be compared by any of the three (``Setup.across``), so that tuning is for
-the clients who fare worst, or for groups of clients to fare alike; and an evaluation has all of them.
+The first is what a study reports. Arms can be compared by any of the three (``Setup.across``): by the second a study is
+tuned for the clients who fare worst, by the third for groups that fare alike. An evaluation has all of them.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ class _Walk:
         return self._changed[id(space)]
 
     def _hold_global(self, name: str, value: Any, in_place: bool) -> None:
-        """Add what a function reads from a module, unless it is of the run: what is logged, or a place."""
+        """Add what a function reads from a module, unless it belongs to the run: a log, or a path."""
         numbers = isinstance(value, tuple) and all(isinstance(part, _NUMBERS) for part in value)
         text = isinstance(value, (str, bytes, tuple)) and not numbers
         passed_over = isinstance(value, types.ModuleType) or (text and (in_place or _is_place(value)))

@@ -6,7 +6,7 @@ step of each hyperparameter, in its own scale:
     a real number    x + U(-1, 1) eps width, in its sampling scale: the logarithm where it has one
     a whole number   one less, the same or one more, each with probability 1/3
     a power of two   a half, the same or twice, each with probability 1/3
-    a choice         with probability 1/2 another of its values, as the server's momentum is now 0 and now 0.9
+    a choice         with probability 1/2 another of its values
 
 The result is clipped to the range and, around a ``centre``, to eps width of its value (to one step of a whole number).
 As elsewhere, a value outside the range extends the range as far as itself, and one that the scale does not have (0
@@ -19,22 +19,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedtuner.domains import Choice, Config, Domain, Float, Int, OneMinus, PowerOfTwo, Value
 from fedtuner.rng import Generator
-from fedtuner.space import (
-    TRIES,
-    Choice,
-    Config,
-    Domain,
-    Float,
-    Int,
-    OneMinus,
-    PowerOfTwo,
-    Space,
-    Value,
-    absent,
-    settled,
-    unconditional,
-)
+from fedtuner.space import TRIES, Space, absent, settled, unconditional
 
 
 def extremes(order: Sequence[int], share: float) -> tuple[Sequence[int], Sequence[int]]:

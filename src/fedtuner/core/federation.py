@@ -55,7 +55,7 @@ class Federation(Protocol):
 
     @property
     def groups(self) -> Mapping[str | int, str]:
-        """The groups that clients belong to, by id: whether they fare alike is evaluated, and can be tuned for."""
+        """The groups that clients belong to, by id: evaluations report each, and ``Setup.across`` can be the worst."""
 
     def present(self) -> Sequence[int]:
         """Return the clients who can take part in a round now, in a fixed order, as cohorts are drawn from it."""
@@ -77,17 +77,17 @@ class Federation(Protocol):
 
     @property
     def code(self) -> Mapping[str, str]:
-        """What the code of the model is known by, as far as it can be seen: a study continues only with the same."""
+        """Hashes of the model's code, by its parts: a study continues only with the same code."""
 
     def met(self) -> Sequence[str | int]:
         """Return the ids of all clients met so far, if they are not known from the start."""
 
     @property
     def codes(self) -> Mapping[str | int, str]:
-        """What the code of the clients met so far is known by, if they have code of their own: by their ids."""
+        """Hashes of the code of the clients met so far, by their ids, if they have code of their own."""
 
     def recall(self, ids: Sequence[str | int], codes: Mapping[str | int, str] = MappingProxyType({})) -> None:
-        """Take over the ids, and what the clients' code was known by, that the journal of a continued study has."""
+        """Take over the ids of clients and the hashes of their code from the journal of a continued study."""
 
     def retire(self, arms: Sequence[int]) -> None:
         """Take note of arms that get no more rounds."""

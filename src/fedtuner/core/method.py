@@ -6,7 +6,7 @@ and the round's tally. A method declares the vectors that it uses beside the mod
     memory   a client keeps them from one job to its next: ``Update.memory``, ``Job.remembered``
     extra    clients send them; the server gets their mean by |T| in ``Tally.extra``
     sums     names of those extra vectors that are summed instead, without weights, in ``Tally.sums``: over the clients
-             whose memory is kept, so that the sum of changes of memory is the change of the sum
+             whose memory is kept, so that the server can follow the sum of what all clients keep
     sends    names of the server's own vectors (``State.slots``) that clients receive in ``Plan.slots``
 """
 
@@ -132,7 +132,7 @@ class Method:
     recount: Recount | None = None  # computes ``extra`` from |T| and what a client remembers, where that can be
     mean_step: bool = True  # whether the server steps along the mean change itself
     plain: bool = False  # whether a ``Learner``'s own training may replace its local training
-    given: frozenset[str] = frozenset()  # the server's defaults from ``with_defaults``: no optimiser's replace them
+    given: frozenset[str] = frozenset()  # the server's hyperparameters that ``with_defaults`` has set
 
     def optimiser(self, b: Config) -> Optimiser:
         """Return the server optimiser that a configuration names."""

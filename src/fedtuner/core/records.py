@@ -113,7 +113,7 @@ class Plan:
         count = operator.index(examples)
         checks.whole("examples", count, 0)
         change = self._change(w)
-        return Report(job.client, change, {}, {}, count, self.tried(job, *measured), finite(change))
+        return Report(job.client, change, {}, {}, count, self.tried(job, *measured), finite=finite(change))
 
     def tried(self, job: Job, *measured: tuple[Metrics, Metrics]) -> tuple[Tried, ...]:
         """Return a client's metrics before and after local training with the labels of the job's choices."""

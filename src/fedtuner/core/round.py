@@ -95,7 +95,8 @@ class Round:
     def _plan(self, arm: Arm, state: State, split: str, jobs: tuple[Job, ...]) -> Plan:
         slots = {name: state.slots[name] for name in self.setup.method.sends if name in state.slots}
         return Plan(
-            self.setup.seed, arm.id, state.round, split, arm.server, progress(arm, state), state.w, slots, jobs
+            seed=self.setup.seed, arm=arm.id, round=state.round, split=split, server=arm.server,
+            progress=progress(arm, state), w=state.w, slots=slots, jobs=jobs,
         )  # fmt: skip
 
     def work(self, plan: Plan, job: Job) -> Report:
@@ -194,7 +195,7 @@ class Round:
         ended = "diverged" if diverged else "stalled" if broken >= max(STALL, tuner.labels or 0) else ""
         failed = {i: state.unusable.get(i, 0) + 1 for i, usable in tally.usable.items() if not usable}
         unusable = {i: n for i, n in {**state.unusable, **failed}.items() if not tally.usable.get(i)}
-        following = State(state.round + 1, w, belief, slots, memory, ended, broken, unusable)
+        following = State(state.round + 1, w, belief, slots, memory, ended, broken=broken, unusable=unusable)
         summary = tuner.summary(belief)
         record = Record(
             arm=arm.id, round=following.round, clients=tally.asked, dropped=tally.asked - tally.reported,
@@ -282,7 +283,7 @@ def _work(method: Method, federation: HasData, plan: Plan, job: Job) -> Report:
     extra = {**update.extra, **method.optimiser(plan.server).extra(change[: federation.model.trainable])}
     examples = len(federation.data(job.client, "train"))
     ok = ok and finite(change, *extra.values())  # a difference or a square may overflow where w_i does not
-    return Report(job.client, change, extra, update.memory, examples, (first, *further), ok)
+    return Report(job.client, change, extra, update.memory, examples, (first, *further), finite=ok)
 
 
 def _change(update: Update, w: Vector) -> Vector:

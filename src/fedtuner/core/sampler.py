@@ -22,7 +22,7 @@ class Past:
     """An arm proposed earlier and, once it was compared with others, its score at each rung."""
 
     arm: Arm
-    first: int  # the lowest number of the arms started together with it, which do not know each other's scores
+    first: int  # the lowest of the arms started together with it; they do not know each other's scores
     scores: Mapping[int, float] = field(default_factory=dict)  # by round; empty while it is running
 
 

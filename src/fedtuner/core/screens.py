@@ -30,9 +30,9 @@ class Values:
     """A screen for losses and errors: impossible values drop a report, values far above the round's median are cut.
 
     An error is from 0 to ``worst``; a loss, and an error where ``worst`` is infinite, is at least ``least``, and counts
-    as at most ``times`` medians of its kind in the round. That also holds for the loss of a model that is not made of
-    numbers, which is infinite: one client does not make a round's loss infinite, but half of the clients do. The median
-    of an even number of values is the higher of the two middle ones: one of two clients cannot make the other's small.
+    as at most ``times`` medians of its kind in the round. An infinite loss, that of a model that is not finite, is cut,
+    too: one client cannot make a round's loss infinite, but half of the clients can. Of an even number of values the
+    median is the higher of the two middle ones, so that one of two clients cannot lower the other's bound.
     """
 
     kind: ClassVar[str] = "values"
@@ -167,13 +167,14 @@ class Norm:
 
     One of more than ``most`` medians is left out, and its client's |T| counts as 0; what the client measured is used,
     so that a tuner learns of configurations that diverge. Candidates may differ in their learning rate by orders of
-    magnitude, and updates do so with them. So the median is the larger of two: of the lengths, and of the lengths per
-    unit of the learning rate, times the client's own. ``rate`` is its name in the client's configuration; where there
-    is none it is 1. What is trained (the first ``trainable`` entries) and statistics are compared apart. Medians are
-    the lower ones, of the vectors that are not zero.
+    magnitude, and updates do so with them. So a client's update is compared with the larger of two values: the median
+    length, and the client's learning rate times the median length per unit of learning rate. ``rate`` is the name of
+    the learning rate in the client's configuration; where there is none it is 1. What is trained (the first
+    ``trainable`` entries) and statistics are compared apart. Medians are the lower ones, of the vectors that are not
+    zero.
 
-    Further vectors of a method are shortened alike: of what a client keeps and the server sums (SCAFFOLD's control) the
-    vector that it keeps. Single numbers, such as squared lengths, are not compared.
+    Further vectors of a method are shortened in the same way; where a client keeps a vector and the server sums its
+    changes (SCAFFOLD's control), the one that it keeps. Single numbers, such as squared lengths, are not compared.
     """
 
     kind: ClassVar[str] = "norm"

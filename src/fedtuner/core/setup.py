@@ -7,7 +7,7 @@ and the federation; ``tune``, study.toml, suites and ``untuned`` all call it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ WEIGHTS = ("independent", "shared")
 COHORTS = (*WEIGHTS, "auto")
 SMALL = 20  # cohorts: fewer clients than this many times the cohort are a small population
 FAILING = ("stop", "end")
-_PLAIN = ("cohort", "cohorts", "target", "weights", "cooling", "engine", "seed")
+_ALWAYS = ("cohort", "cohorts", "target", "weights", "cooling", "engine", "seed")  # in the journal of every study
 _SENT = {"server-round", "split"}  # what clients that train by code of their own get beside hyperparameters
 
 
@@ -78,13 +78,12 @@ class Setup:
 
     def describe(self) -> Table:
         """Return the setup by the names of a study.toml."""
+        plain = {name: getattr(self, name) for name in PLAIN}
         return {
             "method": self.method.name,
             "defaults": {"client": defaults(self.method.client), "server": defaults(self.method.server)},
             "work": [name for name, hyper in self.method.client.items() if hyper.role == "work"],
-            **{name: getattr(self, name) for name in _PLAIN},
-            **({} if self.across == ALL else {"across": self.across}),
-            **({} if self.failing == "stop" else {"failing": self.failing}),
+            **{name: value for name, value in plain.items() if name in _ALWAYS or value != PLAIN[name]},
             "screens": self.screens,
             "combine": self.combine,
             **({} if self.privacy is None else {"privacy": self.privacy}),
@@ -93,6 +92,10 @@ class Setup:
             "tuner": self.tuner,
             **self.space.describe(),
         }
+
+
+# The settings that are single values, with their defaults.
+PLAIN: dict[str, Any] = {f.name: f.default for f in fields(Setup) if isinstance(f.default, (int, float, str))}
 
 
 def size_of(cohort: float, present: int) -> int:
@@ -221,7 +224,7 @@ def with_named_optimiser(method: Method, space: Space | None) -> tuple[Method, S
 
 
 def searched(method: Method, model: Model, space: Space | None) -> Space | None:
-    """Return what is searched: the ranges that a space names; if it names values alone, the method's for the rest."""
+    """Return what is searched: the ranges that a space names; if it names values only, the method's other ranges."""
     if space is None or space.searches or space == Space():
         return space
     method, _ = with_named_optimiser(method, space)
@@ -230,9 +233,10 @@ def searched(method: Method, model: Model, space: Space | None) -> Space | None:
 
 
 def bound(space: Space, client: Mapping[str, Hyper], server: Mapping[str, Hyper]) -> Space:
-    """Return a space in which all that its conditions and constraints name is there: at its default, if not tuned.
+    """Return a space that has every hyperparameter that its conditions and constraints name.
 
-    Hyperparameters that do not apply are at their defaults, too. Refuse conditions and constraints that nothing meets.
+    Those that are not tuned have their defaults, and so have those that do not apply. Refuse conditions and
+    constraints that nothing meets.
     """
     sides = {"client": (dict(space.client), client), "server": (dict(space.server), server)}
     conditional = False

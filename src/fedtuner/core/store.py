@@ -32,7 +32,7 @@ class Begun:
     layout: Sequence[Any]  # the parts of w
     versions: Table
     start: str = ""  # checksum of the weights that all arms begin from, where the model gives them (``Model.start``)
-    code: Table = field(default_factory=dict)  # what the code of the model is known by
+    code: Table = field(default_factory=dict)  # hashes of the model's code, by its parts
     command: str = ""  # that began it, where it was one
     groups: Mapping[str, Sequence[str | int]] = field(default_factory=dict)  # the ids of each group of clients
 
@@ -43,7 +43,7 @@ class Joined:
 
     event: ClassVar[str] = "clients"
     ids: tuple[str | int, ...]
-    codes: tuple[str, ...] = ()  # what the code of their apps is known by, if they have said it
+    codes: tuple[str, ...] = ()  # hashes of their apps' code, if they have sent them
 
 
 @dataclass(frozen=True)
@@ -69,32 +69,34 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Late:
+class OfArm:
+    """What all events about an arm after a round have."""
+
+    arm: int
+    round: int
+
+
+@dataclass(frozen=True)
+class Late(OfArm):
     """A client's reply came after its round: the round's record counts it among those that did not report."""
 
     event: ClassVar[str] = "late"
-    arm: int
-    round: int
     client: str | int
 
 
 @dataclass(frozen=True)
-class Failed:
+class Failed(OfArm):
     """Clients' code raised an error in the round after this one; the arm gets no more rounds."""
 
     event: ClassVar[str] = "failed"
-    arm: int
-    round: int
     error: str
 
 
 @dataclass(frozen=True)
-class Eliminated:
+class Eliminated(OfArm):
     """The schedule eliminated an arm, with this score."""
 
     event: ClassVar[str] = "eliminated"
-    arm: int
-    round: int
     score: Score
 
 
@@ -148,24 +150,20 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class Evaluated(OfArm):
     """An arm's state was evaluated, on all clients or on a sample of them."""
 
     event: ClassVar[str] = "evaluated"
-    arm: int
-    round: int
     split: str
     config: str  # mode: all clients use theta's mode; sample: each a draw from theta
     result: Evaluation
 
 
 @dataclass(frozen=True)
-class Won:
+class Won(OfArm):
     """The schedule named its winner."""
 
     event: ClassVar[str] = "winner"
-    arm: int
-    round: int
     score: Score
 
 

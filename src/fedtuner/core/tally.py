@@ -71,7 +71,7 @@ class Privacy(Protocol):
         """Return it as a study of so many rounds uses it; refuse more rounds than it allows."""
 
     def bound(self, plan: Plan, reports: Reports) -> list[Report | None]:
-        """Return the reports, each bounded by itself: a screen, the last."""
+        """Return the reports, each bounded on its own: this is the last screen."""
 
     def release(self, tally: Tally, key: Key, seed: int) -> Tally:
         """Return the tally with noise, and without rows and memory of single clients."""

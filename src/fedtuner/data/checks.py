@@ -13,6 +13,7 @@ from fedtuner.core.federation import SPLITS
 from fedtuner.errors import FAILURES, SpecError, brief, one_line
 from fedtuner.federations import Client, Lazy
 
+Ids = checks.Ids
 Shape = tuple[int, ...]
 
 
@@ -24,7 +25,7 @@ def check(clients: Iterable[Client], shape: Shape | None = None, classes: int | 
     """
     if not isinstance(clients, Iterable):
         raise SpecError(f"clients = {brief(clients)}, but must be a list of Client(id, train, valid, test)")
-    ids = Ids()
+    ids = checks.Ids()
     for client in clients:
         if not isinstance(client, Client):
             raise SpecError(f"{brief(client)} is no Client: give Client(id, train, valid, test)")
@@ -39,21 +40,6 @@ def check(clients: Iterable[Client], shape: Shape | None = None, classes: int | 
                 raise SpecError(f"{what}: no examples; leave the client out, or give None if it has no such data")
             shape = shape or x.shape[1:]
             examples(what, x, y, shape, classes)
-
-
-class Ids:
-    """The ids seen so far, none of which may occur again."""
-
-    def __init__(self) -> None:
-        self._seen: set[str | int] = set()
-
-    def add(self, id: Any, where: str = "") -> str | int:
-        """Add the next id and return it; raise an error if it is none, or was seen before."""
-        known = checks.client_id(id)
-        if known in self._seen:
-            raise SpecError(f"two clients have the id {brief(known)}{where}: ids must differ")
-        self._seen.add(known)
-        return known
 
 
 def array(what: str, name: str, part: Any) -> NDArray[Any]:

@@ -144,7 +144,7 @@ def compare(
     rates = all(Metric.of(run["problem"]).rate for run in (*of_suites, *of_stores))
     rates &= all(e <= 1 for study in studies for e in study.errors.values() if math.isfinite(e))
     return Comparison(
-        metric, tuple(studies), pairs, columns, suite.get("title", ""), rates, tuple(_notes(studies, pairs))
+        metric, tuple(studies), pairs, columns, suite.get("title", ""), rates, notes=tuple(_notes(studies, pairs))
     )
 
 

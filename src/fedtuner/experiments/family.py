@@ -183,5 +183,6 @@ class Family:
         ended = {arm: why for arm, why in journal.ended.items() if member.at.get(arm, 0) >= journal.round_of(arm)}
         return Outcome(
             member.entry, described(session.federation), records, ended, point, journal.arms[point.arm],
-            tuner.best(belief), tuner.offers(belief)[1], tuple(member.curve), tuple(member.ends),
+            client=tuner.best(belief), theta=tuner.offers(belief)[1], curve=tuple(member.curve),
+            ends=tuple(member.ends),
         )  # fmt: skip

@@ -62,12 +62,12 @@ class Estimate:
 
     problem: str
     studies: int
-    asked: int  # rounds, if nothing were shared
-    rounds: int  # rounds to compute
-    evaluations: int
-    pace: float  # seconds a round, on one worker
-    seconds: float
-    quiet: float  # seconds, if nothing else ran on the machine
+    asked: int = 0  # rounds, if nothing were shared
+    rounds: int = 0  # rounds to compute
+    evaluations: int = 0
+    pace: float = 0.0  # seconds a round, on one worker
+    seconds: float = 0.0
+    quiet: float = 0.0  # seconds, if nothing else ran on the machine
     absent: str = ""  # why the problem cannot be loaded
 
 
@@ -102,7 +102,7 @@ def estimate(suite: Suite, out: Path, workers: int | None = None, only: str | No
         try:
             problem = spec.load_problem(name)
         except FedtunerError as error:
-            yield Estimate(name, studies, 0, 0, 0, 0.0, 0.0, 0.0, str(error))
+            yield Estimate(name, studies, absent=str(error))
             continue
         pace, work = calibrate(mine[0].first, problem)
         expected = [group.expected() for group in mine]
@@ -112,7 +112,8 @@ def estimate(suite: Suite, out: Path, workers: int | None = None, only: str | No
         everyone = len(problem.clients)  # an evaluation is the work of all
         evaluated = evaluations * everyone / size_of(mine[0].first.spec.cohort, everyone)
         amount = (trained + evaluated) / speedup(workers or cores())
-        yield Estimate(name, studies, asked, rounds, evaluations, pace, pace * amount, work * amount)
+        took = {"pace": pace, "seconds": pace * amount, "quiet": work * amount}
+        yield Estimate(name, studies, asked, rounds, evaluations, **took)
 
 
 def calibrate(entry: Entry, problem: Simulation, seconds: float = _TRIAL) -> tuple[float, float]:

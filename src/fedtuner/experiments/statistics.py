@@ -75,7 +75,7 @@ def paired(first: Sequence[float], second: Sequence[float], level: float = LEVEL
         error = whole.std / math.sqrt(whole.n)
         t = 2 * (1 - student(abs(whole.mean) / error, whole.n - 1)) if error else float(whole.mean == 0)
     better, unequal = sum(d < 0 for d in differences), sum(d != 0 for d in differences)
-    return Paired(whole.n, whole.mean, whole.half, t, signed_ranks(differences), better, unequal)
+    return Paired(whole.n, whole.mean, whole.half, t, signed_ranks(differences), better, unequal=unequal)
 
 
 def signed_ranks(differences: Sequence[float]) -> float:

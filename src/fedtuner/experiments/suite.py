@@ -160,7 +160,7 @@ def parse(name: str, table: Mapping[str, Any]) -> Suite:
         raise SpecError("figures must be tables: [[figures]]")
     made = Suite(
         name, tuple(entries), str(table.get("title", "")), names, table.get("columns", ""),
-        table.get("along", "") or list(axes)[-1], paper, tuple(figures),
+        table.get("along", "") or list(axes)[-1], paper=paper, figures=tuple(figures),
     )  # fmt: skip
     names_and_seeds = [f"{entry.name}, seed {entry.seed}" for entry in made.entries]
     if len(set(names_and_seeds)) < len(names_and_seeds):

@@ -108,14 +108,12 @@ class Simulation(FederationDefaults):
 
     def _distinct(self) -> set[str | int]:
         """Return the ids of clients that were given one by one; refuse what are none, or two alike."""
-        seen: set[str | int] = set()
+        ids = checks.Ids()
         for client in self.clients:
             if not isinstance(client, Client):
                 raise SpecError(f"{brief(client)} is no Client: give Client(id, train, valid, test)")
-            if client.id in seen:
-                raise SpecError(f"two clients have the id {brief(client.id)}: ids must differ")
-            seen.add(client.id)
-        return seen
+            ids.add(client.id)
+        return ids.seen
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is sent to another process: it prepares the data that it visits."""

@@ -162,7 +162,7 @@ class _Tuned(ClientApp):
         for choice, start in zip(others, starts, strict=True):
             call = self._calls(self._app, message, start, self._names, plan)
             tried.append(Tried(choice.label, before, call.train(model, choice.config, before.count)[2]))
-        report = Report(0, _NO_VECTOR, {}, {}, count, (Tried(first.label, before, after), *tried), True)
+        report = Report(0, _NO_VECTOR, {}, {}, count, (Tried(first.label, before, after), *tried), finite=True)
         return Message(report_content(report, update), reply_to=message)
 
 

@@ -92,7 +92,8 @@ def plan_of(content: RecordDict) -> tuple[str, Plan]:
     arm, round, progress = _field(about, "arm", int), _field(about, "round", int), _field(about, "progress", float)
     slots = vectors_of(records.get(SLOTS))
     return method, Plan(
-        int(seed), arm, round, split, _json("server", server, dict), progress, np.zeros(0, np.float32), slots, (job,)
+        int(seed), arm, round, split, _json("server", server, dict), progress,
+        w=np.zeros(0, np.float32), slots=slots, jobs=(job,),
     )  # fmt: skip
 
 

@@ -61,7 +61,7 @@ class Expected:
         ok = finite(change, *extra.values())
         if not ok and validated:
             tried = (replace(tried[0], after=Metrics(math.inf, self.worst, validated)), *tried[1:])
-        return Report(job.client, change, extra, memory, examples, tried, ok)
+        return Report(job.client, change, extra, memory, examples, tried, finite=ok)
 
     def _tried(self, numbers: MetricRecord, job: Job, count: int) -> Iterator[Tried]:
         columns = {name: numbers.get(name) for name in MEASURED}
@@ -99,7 +99,10 @@ def expected(plan: Plan, method: Method, model: Model, wire: Wire) -> Expected:
     sent = {} if wire.own_training else {**extra, **added}
     recount = None if wire.own_training else method.recount
     of = model.metric
-    return Expected(plan, wire, of.worst, model.trainable, optimiser, sent, memory, recount, of.sent, of.rate)
+    return Expected(
+        plan, wire, of.worst, model.trainable, optimiser, sent, memory=memory, recount=recount, sums=of.sent,
+        rate=of.rate,
+    )  # fmt: skip
 
 
 def _shapes(declared: Mapping[str, Shape], model: Model) -> Shapes:

@@ -191,7 +191,7 @@ def secure_train(
         belief = tuner.unpack(begun, dict(zip(what["belief"], packed, strict=True)))
         ((choice, *_),) = tuner.choose(belief, 1, lambda use: stream(seed, use, arm, round, client.id, key))
         job = Job(0, (Choice(choice.label, configs[choice.label]),))
-        plan = Plan(seed, arm, round, what["split"], what["server"], what["progress"], w, {}, (job,))
+        plan = Plan(seed, arm, round, what["split"], what["server"], what["progress"], w=w, slots={}, jobs=(job,))
         method = find(what["method"])
         report = work(method, Simulation(task, [client]), plan, job)
         ranges = SecAgg(what["clip"], what["most_examples"], what["most_loss"])

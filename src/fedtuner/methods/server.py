@@ -43,7 +43,7 @@ def average(server: Server, tally: Tally, b: Config) -> tuple[Vector, Vectors]:
 
 def method(name: str, paper: str, local: Any, aggregate: Any = average, **more: Any) -> Method:
     """Return a method whose server has these optimisers."""
-    made = Method(name, paper, local, aggregate, more.pop("client"), more.pop("server", STEP), OPTIMISERS)
+    made = Method(name, paper, local, aggregate, more.pop("client"), more.pop("server", STEP), optimisers=OPTIMISERS)
     return replace(made, **more)
 
 

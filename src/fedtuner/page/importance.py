@@ -10,6 +10,8 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from fedtuner.samplers.by_optuna import quiet
+
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
@@ -30,11 +32,10 @@ def importance(configurations: Mapping[str, Any]) -> dict[str, Any]:
         from optuna.trial import create_trial
     except ImportError:
         return {"why": "The importance of hyperparameters needs Optuna: pip install 'fedtuner[optuna]'."}
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
-        with warnings.catch_warnings():
+        with quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            optuna.logging.set_verbosity(optuna.logging.ERROR)
             study = optuna.create_study()
             for row in rows:
                 params = {axis["name"]: value for axis, value in zip(axes, row["values"], strict=True)}
@@ -45,8 +46,6 @@ def importance(configurations: Mapping[str, Any]) -> dict[str, Any]:
             found = get_param_importances(study, evaluator=evaluator)
     except (ValueError, RuntimeError) as error:
         return {"why": f"Optuna's PED-ANOVA has no answer for these arms ({error})."}
-    finally:
-        optuna.logging.set_verbosity(before)
     return {"shares": [[name, float(share)] for name, share in found.items()], "arms": len(rows)}
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from fedtuner import tables
 from fedtuner.core.metric import Metric
 from fedtuner.core.records import Record
-from fedtuner.core.schedule import TARGETS, Scoring, best
+from fedtuner.core.schedule import TARGETS, best
 from fedtuner.errors import one_line
 from fedtuner.page.curves import VALUES, Curve, curves, short, window_of
 from fedtuner.page.history import History
@@ -23,7 +23,7 @@ from fedtuner.run.journal import Journal
 from fedtuner.run.spec import schedule as read_schedule
 from fedtuner.schedules import KINDS, Duel
 from fedtuner.schedules.duel_and_run import LONGER
-from fedtuner.space import Choice, Domain, Float, Int, OneMinus, PowerOfTwo, Space, fixed, unconditional
+from fedtuner.space import Choice, Domain, Float, Int, OneMinus, PowerOfTwo, Space, fixed, flat, unconditional
 
 View = dict[str, Any]
 COLUMNS = 120  # of a heat map
@@ -287,8 +287,7 @@ def _incumbent(history: History, found: Mapping[int, Mapping[str, Curve]]) -> di
     it has had all the rounds of its step.
     """
     journal = history.journal
-    schedule = journal.setup["schedule"]
-    scoring, scores = Scoring(schedule["score"], schedule["discount"]), {}
+    scores = {}
     first = {arm: own[0].round for arm, own in journal.own_records.items() if own}
     used, leader, points = 0, -1, list[tuple[int, int, int]]()
     at: dict[int, int] = {}  # the round after which an arm was last compared
@@ -299,7 +298,7 @@ def _incumbent(history: History, found: Mapping[int, Mapping[str, Curve]]) -> di
             rounds = [t for a, t in step if a == arm]
             points += [(used + n, arm, t) for n, t in enumerate(rounds, 1) if arm == leader]
             used, at[arm] = used + len(rounds), rounds[-1]
-            scores[arm] = scoring.score(journal.records(arm, at[arm]), journal.setup["target"])
+            scores[arm] = journal.score(arm, at[arm])
             # An arm that is eliminated later is out once a step goes on without it.
             leader = best({a: s for a, s in scores.items() if a in arms or a not in journal.eliminated}, 1)[0]
             points.append((used, leader, at[leader]))
@@ -312,15 +311,14 @@ def _configurations(
     journal: Journal, found: Mapping[int, Mapping[str, Curve]], value: str, space: Space
 ) -> dict[str, Any]:
     """Return the arms' hyperparameters, and the error of each after its last round and after one that all had."""
-    domains = {f"client.{n}": d for n, d in space.client.items()} | {f"server.{n}": d for n, d in space.server.items()}
+    domains = flat(space.client, space.server)
     rows = []
     common = min((journal.round_of(arm) for arm in found if journal.arms[arm].parent is None), default=0)
     for arm, curve in found.items():
         known, own = journal.arms[arm], journal.own_records[arm]
         candidates = journal.candidates_at(arm, own[-1].round)
         client = candidates[min(own[-1].mode, len(candidates) - 1)]
-        values = {f"client.{n}": client[n] for n in space.client if n in client}
-        values |= {f"server.{n}": known.server[n] for n in space.server if n in known.server}
+        values = flat(client, known.server)
         early = curve[value].mean[common - 1] if known.parent is None and common else math.nan
         shown = dict(zip(("error", "early"), short([curve[value].mean[-1], early]), strict=True))
         rows.append({"arm": arm, "values": [_brief(values.get(n)) for n in domains], **shown})
@@ -330,12 +328,7 @@ def _configurations(
 
 def _axis(domain: Domain) -> dict[str, Any]:
     domain = unconditional(domain)
-    if isinstance(domain, PowerOfTwo):
-        return {
-            "kind": "choice",
-            "choices": [2**e for e in range(domain.low.bit_length() - 1, domain.high.bit_length())],
-        }
-    if isinstance(domain, Choice):
+    if isinstance(domain, (PowerOfTwo, Choice)):
         return {"kind": "choice", "choices": [tables.plain(v) for v in domain.values]}
     low, high = domain.ends()[0], domain.ends()[-1]
     if isinstance(domain, OneMinus):

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from fedtuner.errors import brief
 from fedtuner.run.journal import Journal
 from fedtuner.tables import plain
 
@@ -114,11 +115,6 @@ def as_lines(found: Sequence[Difference], names: tuple[str, str]) -> list[str]:
     lines = []
     for one in found:
         more = f" (and {one.more} more)" if one.more else ""
-        here = f"{one.name} = {_short(one.first)} and {_short(one.second)}"
+        here = f"{one.name} = {brief(one.first, 80)} and {brief(one.second, 80)}"
         lines.append(f"{one.about}: {here if one.name else f'only in {names[one.first is None]}'}{more}")
     return lines
-
-
-def _short(value: Any, most: int = 80) -> str:
-    text = repr(value)
-    return text if len(text) <= most else f"{text[:most]} ..."

@@ -8,18 +8,17 @@ trained to its end is complete, one that was eliminated is pruned, one that dive
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedtuner.core.place import Place
-from fedtuner.core.records import Record
-from fedtuner.core.schedule import Scoring
 from fedtuner.errors import SpecError, StoreError
 from fedtuner.report.summary import journal_of, spec
 from fedtuner.run.journal import Journal
-from fedtuner.space import Choice, Config, Domain, Float, Int, OneMinus, PowerOfTwo, Space, unconditional
+from fedtuner.samplers.by_optuna import quiet
+from fedtuner.space import Choice, Config, Domain, Float, Int, OneMinus, PowerOfTwo, Space, flat, unconditional
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -57,10 +56,9 @@ def export(path: Place, url: str, name: str | None = None) -> tuple[str, int]:
 def _trial(journal: Journal, arm: int) -> FrozenTrial:
     from optuna.trial import TrialState, create_trial
 
-    setup, records, done = journal.setup, journal.records(arm), journal.round_of(arm)
-    schedule = setup["schedule"]
-    curve = _curve(records, Scoring(schedule["score"], schedule["discount"]), setup["target"])
-    ended = TrialState.COMPLETE if done >= schedule["longest"] else TrialState.PRUNED
+    records, done = journal.records(arm), journal.round_of(arm)
+    curve = {record.round: journal.score(arm, record.round)[0] for record in records}
+    ended = TrialState.COMPLETE if done >= journal.setup["schedule"]["longest"] else TrialState.PRUNED
     if records[-1].diverged or not math.isfinite(curve[done]):
         ended = TrialState.FAIL
     candidates, _ = journal.offers((arm, done))
@@ -88,15 +86,9 @@ def distributions(
 ) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
     """Return what was tuned of an arm, and the distributions, by names such as client.lr."""
     space = Space.of(journal.setup)
-    values = {f"client.{n}": client[n] for n in space.client if n in client}
-    values |= {f"server.{n}": server[n] for n in space.server if n in server}
-    domains = {f"client.{n}": d for n, d in space.client.items()} | {f"server.{n}": d for n, d in space.server.items()}
+    domains, every = flat(space.client, space.server), flat(client, server)
+    values = {name: every[name] for name in domains if name in every}
     return values, {name: _distribution(domains[name], values[name]) for name in values}
-
-
-def _curve(records: Sequence[Record], scoring: Scoring, target: str) -> dict[int, float]:
-    """Return an arm's score after each of its rounds."""
-    return {r.round: scoring.score(records[: n + 1], target)[0] for n, r in enumerate(records)}
 
 
 def _distribution(domain: Domain, value: Any) -> BaseDistribution:
@@ -108,12 +100,8 @@ def _distribution(domain: Domain, value: Any) -> BaseDistribution:
         low, high = (f(end, value) for f, end in zip((min, max), domain.ends(), strict=True))
         log = isinstance(domain, (Float, Int)) and domain.log and low > 0
         return IntDistribution(low, high, log=log) if isinstance(domain, Int) else FloatDistribution(low, high, log=log)
-    if isinstance(domain, PowerOfTwo):
-        values: list[Any] = [2**e for e in range(domain.low.bit_length() - 1, domain.high.bit_length())]
-    else:
-        assert isinstance(domain, Choice)  # a Space from a file has no other kind
-        values = list(domain.values)
-    return CategoricalDistribution(values if value in values else [*values, value])
+    assert isinstance(domain, (PowerOfTwo, Choice))  # a Space from a file has no other kind
+    return CategoricalDistribution([*domain.values, *(() if value in domain.values else (value,))])
 
 
 def storage(url: str) -> Any:
@@ -133,16 +121,3 @@ def _storage_errors(url: str) -> Iterator[None]:
         yield
     except (OSError, SQLAlchemyError, optuna.exceptions.StorageInternalError, ImportError, ValueError) as error:
         raise StoreError(f"cannot write to {url}: {str(error).splitlines()[0]}") from error
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Let Optuna say only what went wrong."""
-    import optuna
-
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        yield
-    finally:
-        optuna.logging.set_verbosity(before)

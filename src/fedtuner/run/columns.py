@@ -80,7 +80,7 @@ def gathered(tallies: Iterable[Tally], federation: Federation) -> Columns:
     counts, *values = rows.T
     loss, error = dict(zip(SIDES, values[:2], strict=True)), dict(zip(SIDES, values[2:], strict=True))
     every = np.concatenate([groups for _, groups in blocks])
-    return Columns(counts.astype(np.int64), loss, error, every, names, reported, sums)
+    return Columns(counts.astype(np.int64), loss, error, every, names, reported, sums=sums)
 
 
 def _sum(values: Floats) -> float:

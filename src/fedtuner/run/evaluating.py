@@ -57,9 +57,9 @@ def whole(tally: Tally, federation: Federation) -> Evaluation:
         deviations = spread(tally.rows, "error_before"), spread(tally.rows, "error_after")
     return Evaluation(
         before.loss, after.loss, before.error, after.error, after.count, tally.reported,
-        federation.population() - tally.reported, *deviations,
-        sum(row.validated > 0 and math.isnan(row.error_after) for row in tally.rows),
-        {name: (b.error, a.error) for name, (b, a) in tally.breakdown.items() if name != ALL},
+        missing=federation.population() - tally.reported, spread_before=deviations[0], spread_after=deviations[1],
+        undefined=sum(row.validated > 0 and math.isnan(row.error_after) for row in tally.rows),
+        breakdown={name: (b.error, a.error) for name, (b, a) in tally.breakdown.items() if name != ALL},
     )  # fmt: skip
 
 
@@ -92,7 +92,8 @@ def streamed(tallies: Iterable[Tally], federation: Federation) -> Evaluation:
     deviations = (math.nan, math.nan) if metric.pooled else _both(lambda side: kept.spread(kept.error[side]))
     return Evaluation(
         loss[0], loss[1], error[0], error[1], int(kept.counts.sum()), kept.reported,
-        federation.population() - kept.reported, deviations[0], deviations[1], kept.undefined, parts,
+        missing=federation.population() - kept.reported, spread_before=deviations[0], spread_after=deviations[1],
+        undefined=kept.undefined, breakdown=parts,
     )  # fmt: skip
 
 

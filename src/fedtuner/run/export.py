@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from fedtuner.run.journal import Held, Journal, read
 from fedtuner.run.store import at
 from fedtuner.run.store.files import replace_file
 from fedtuner.run.words import without_examples
+from fedtuner.space import flat
 
 if TYPE_CHECKING:
     from fedtuner.run.result import Best, Results
@@ -98,9 +99,10 @@ def card(journal: Journal, best: Best, path: Place | None) -> str:
     assert begun is not None
     about = begun.federation
     clients = counted(about["clients"], "client") if "clients" in about else "clients"
-    tuned = {f"{side}.{name}": domain for side in ("client", "server") for name, domain in setup[side].items()}
-    searched = [f"`{name}` in {_domain(d)}" for name, d in tuned.items() if isinstance(d, (Mapping, list))]
-    found = [f"| {side}.{name} | {value} |" for side in ("server", "client") for name, value in _of(best, side)]
+    tuned = flat(setup["client"], setup["server"]).items()
+    searched = [f"`{name}` in {_domain(domain)}" for name, domain in tuned if isinstance(domain, (Mapping, list))]
+    found = [f"| server.{name} | {_text(value)} |" for name, value in best.server.items()]
+    found += [f"| client.{name} | {_text(value)} |" for name, value in best.client.items()]
     lines = [
         f"# {about['name']}, tuned with fedtuner",
         "",
@@ -131,11 +133,6 @@ def card(journal: Journal, best: Best, path: Place | None) -> str:
         "Versions: " + (", ".join(f"{name} {v}" for name, v in begun.versions.items()) or "not recorded") + ".",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _of(best: Best, side: str) -> Iterator[tuple[str, Any]]:
-    for name, value in getattr(best, side).items():
-        yield name, _text(value)
 
 
 def _text(value: Any) -> str:

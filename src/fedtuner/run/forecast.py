@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,8 +17,9 @@ from fedtuner.core.setup import Setup, size_of
 from fedtuner.rng import stream
 from fedtuner.run.executors import cores
 from fedtuner.run.sampling import usual_sample
-from fedtuner.run.session import Session, Where
+from fedtuner.run.session import Session
 from fedtuner.run.store import InMemory
+from fedtuner.run.where import Where
 
 _LEAST = 5  # a trial has at least so many parts, even if they take longer than it should
 _GAIN = 0.85  # of a worker beside another, against one alone (docs/speed.md)
@@ -90,11 +92,8 @@ def speedup(workers: int) -> float:
 
 def passes(setup: Setup, config: Mapping[str, Any]) -> float:
     """Return how often a client passes over its data in a round."""
-    made = 1.0
-    for name, hyper in setup.method.client.items():
-        if hyper.role == "work" and name in config:
-            made *= float(config[name])
-    return made
+    work = (name for name, hyper in setup.method.client.items() if hyper.role == "work" and name in config)
+    return math.prod(float(config[name]) for name in work)
 
 
 def calibrate(setup: Setup, federation: Federation, seconds: float) -> tuple[float, float]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from fedtuner.core.metric import Metric
 from fedtuner.core.records import Arm, Key, Record
+from fedtuner.core.schedule import Score, Scoring
 from fedtuner.core.store import (
     Begun,
     Done,
@@ -22,6 +23,7 @@ from fedtuner.core.store import (
     Failed,
     Joined,
     Late,
+    OfArm,
     Started,
     Store,
     Won,
@@ -209,6 +211,12 @@ class Journal:
             return own[after - first : last]
         return self.records(parent[0], first if until is None else min(first, until), after) + own[:last]
 
+    def score(self, arm: int, until: int | None = None) -> Score:
+        """Return an arm's score, as the study's schedule and target have it, after its rounds up to one."""
+        setup = self.setup
+        scoring = Scoring(setup["schedule"]["score"], setup["schedule"]["discount"])
+        return scoring.score(self.records(arm, until), setup["target"])
+
     def round_of(self, arm: int) -> int:
         """Return an arm's last round."""
         own, parent = self.own_records[arm], self.arms[arm].parent
@@ -347,7 +355,7 @@ def _wrong(event: Event, journal: Journal) -> str:
             return f"round {round} of arm {arm}, which has not started"
         if round != journal.round_of(arm) + 1:
             return f"round {round} of arm {arm} comes after its round {journal.round_of(arm)}"
-    if isinstance(event, (Failed, Late, Eliminated, Evaluated, Won)) and event.arm not in journal.arms:
+    if isinstance(event, OfArm) and event.arm not in journal.arms:
         return f"arm {event.arm}, which has not started"
     if isinstance(event, Extended) and (journal.won is None or event.budget <= journal.budget):
         return f"an extension to {event.budget} rounds of a study that has {journal.budget} or no winner"

@@ -13,13 +13,12 @@ from fedtuner import checks
 from fedtuner.core.model import Part, Vector, Vectors, named
 from fedtuner.core.place import Place
 from fedtuner.core.records import Key, Record
-from fedtuner.core.schedule import Scoring
 from fedtuner.core.store import Store
 from fedtuner.core.tuner import Floats
 from fedtuner.errors import SpecError, StoreError, counted
 from fedtuner.run.export import write
 from fedtuner.run.journal import Held, Journal, read
-from fedtuner.run.store import at
+from fedtuner.run.store import of
 from fedtuner.space import Config
 
 FRAMES = ("rounds", "arms")
@@ -130,8 +129,8 @@ class Results:
             score = self.journal.metric.turned(score)
         return Best(
             arm, round, score, self.journal.arms[arm].server,
-            candidates[self.journal.records(arm, round)[-1].mode], candidates, np.array(theta), state.w,
-            self.journal.fine_tuning_pays, self.journal.held(key),
+            candidates[self.journal.records(arm, round)[-1].mode], candidates, theta=np.array(theta), model=state.w,
+            fine_tune=self.journal.fine_tuning_pays, schedule=self.journal.held(key),
         )  # fmt: skip
 
     def arrays(self) -> Vectors:
@@ -174,15 +173,13 @@ class Results:
 
 def load(store: str | Place | Store) -> Results:
     """Reopen a study, finished or not, without its problem: ``best``, ``arrays()``, ``history``, ``frame()``."""
-    if not isinstance(store, Store) or isinstance(store, type):
-        store = at(store)
-    return Results(store, read(store, str(store.path or "the store")))
+    found = of(store)
+    return Results(found, read(found, str(found.path or "the store")))
 
 
 def arm_rows(journal: Journal) -> list[dict[str, Any]]:
     """Return what became of each arm that has begun to train, with its score and the configuration at its end."""
-    rows, setup = [], journal.setup
-    scoring = Scoring(setup["schedule"]["score"], setup["schedule"]["discount"])
+    rows = []
     for arm in sorted(journal.arms):
         records, known, gone = journal.records(arm), journal.arms[arm], journal.eliminated.get(arm)
         if not records:
@@ -198,7 +195,7 @@ def arm_rows(journal: Journal) -> list[dict[str, Any]]:
                 "eliminated": None if gone is None or won else gone.round,
                 "parent": None if known.parent is None else known.parent[0],
                 "parent_round": None if known.parent is None else known.parent[1],
-                "score": scoring.score(records, setup["target"])[0],
+                "score": journal.score(arm)[0],
                 "error": last.error,
                 "loss": last.loss,
                 "ended": journal.ended.get(arm, ""),

@@ -73,8 +73,9 @@ def estimate(kept: Columns, times: Ints, sizes: Ints, sample: int, population: i
         means = [_ratio(kept.error[side][some], weights[some], times[some])[0] for side in SIDES]
         parts[f"group {name}"] = (means[0], means[1])
     return Evaluation(
-        loss[0][0], loss[1][0], error[0][0], error[1][0], int(kept.counts.sum()), kept.reported, 0,
-        error[0][1], error[1][1], kept.undefined, parts, sample, population, loss[0][1], loss[1][1],
+        loss[0][0], loss[1][0], error[0][0], error[1][0], int(kept.counts.sum()), kept.reported,
+        spread_before=error[0][1], spread_after=error[1][1], undefined=kept.undefined, breakdown=parts, sample=sample,
+        population=population, loss_spread_before=loss[0][1], loss_spread_after=loss[1][1],
     )  # fmt: skip
 
 

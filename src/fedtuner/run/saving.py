@@ -23,10 +23,10 @@ _QUICK = 0.2  # seconds of a save that the driver pauses ``_SAVE`` after; after 
 class Saver:
     """Holds the latest states of a study's arms and writes them, with the rounds that led to them, to the store."""
 
-    def __init__(self, round: Round, store: Store, journal: Journal, start: Vector | None) -> None:
+    def __init__(self, round: Round, store: Store, journal: Journal) -> None:
         self.keep: frozenset[Key] = frozenset()  # states that are kept beside the arms' latest
+        self.start: Vector | None = None  # the weights that all arms begin from; None: ``Model.initial`` gives them
         self._round, self._store, self._journal = round, store, journal
-        self._start = start  # the weights that all arms begin from; None: ``Model.initial`` gives them
         self._latest: dict[int, State] = {}  # those in memory
         self._unsaved: dict[int, State] = {}
         self._pending: dict[int, list[Done]] = {}  # rounds whose state is not saved yet
@@ -39,7 +39,7 @@ class Saver:
     def begin(self, arm: Arm) -> tuple[State, str]:
         """Return an arm's first state. That of a child is saved, as its parent's may be deleted: also its checksum."""
         parent = None if arm.parent is None else self.state(arm.parent)
-        state = self._latest[arm.id] = self._round.begin(arm, parent, self._start)
+        state = self._latest[arm.id] = self._round.begin(arm, parent, self.start)
         return state, self._save(arm.id, state) if parent is not None else ""
 
     def latest(self, arm: int) -> State:
@@ -47,7 +47,7 @@ class Saver:
         if arm not in self._latest:
             known, saved = self._journal.arms[arm], self._journal.saved_round(arm)
             self._latest[arm] = (
-                self._round.begin(known, None, self._start) if saved is None else self.state((arm, saved))
+                self._round.begin(known, None, self.start) if saved is None else self.state((arm, saved))
             )
         return self._latest[arm]
 

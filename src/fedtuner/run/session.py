@@ -7,99 +7,35 @@ its schedule again from the start, with states and records from the store where 
 from __future__ import annotations
 
 import math
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 
-from fedtuner import checks, tables
-from fedtuner.core import code
-from fedtuner.core.executor import Advance, Executor, OpenExecutor, Progress, Stop
-from fedtuner.core.federation import Federation, described
+from fedtuner.core.executor import Advance, Executor, Progress, Stop
+from fedtuner.core.federation import Federation
 from fedtuner.core.memory import blobs_of
 from fedtuner.core.method import defaults
 from fedtuner.core.model import Vector
-from fedtuner.core.place import Place
 from fedtuner.core.records import Arm, Key, State
 from fedtuner.core.round import Round
-from fedtuner.core.sampler import Past
-from fedtuner.core.schedule import (
-    Evidence,
-    Play,
-    RunningScore,
-    Schedule,
-    Score,
-    Scoring,
-    Start,
-    Step,
-    best,
-    outline,
-)
+from fedtuner.core.schedule import Evidence, Play, Schedule, Scoring, Start, Step, best, outline
 from fedtuner.core.setup import Setup
-from fedtuner.core.store import (
-    LATE,
-    Begun,
-    Eliminated,
-    Evaluated,
-    Evaluation,
-    Event,
-    Extended,
-    Failed,
-    Joined,
-    Late,
-    Note,
-    Started,
-    Store,
-    Won,
-)
-from fedtuner.errors import ClientError, FedtunerWarning, Interrupted, StoreError, one_line
+from fedtuner.core.store import LATE, Eliminated, Evaluated, Evaluation, Event, Failed, Joined, Late, Note, Started, Won
+from fedtuner.errors import ClientError, Interrupted, StoreError
 from fedtuner.rng import stream
-from fedtuner.run import store as stores
 from fedtuner.run.evaluating import Evaluate, Tell, evaluate
 from fedtuner.run.executors import open_executor
-from fedtuner.run.journal import Journal, fold, read
-from fedtuner.run.saving import Saver, load_state
-from fedtuner.run.store import InMemory
+from fedtuner.run.journal import Journal, fold
+from fedtuner.run.opening import extensions, first_event, refuse_another, warn_of_versions, with_versions
+from fedtuner.run.saving import Saver
+from fedtuner.run.scores import Scores
 from fedtuner.run.store.folder import START
-from fedtuner.run.store.lines import FORMAT
-from fedtuner.run.versions import command, versions
-from fedtuner.run.watchers import Watch
-from fedtuner.schedules.longer import extended, links, original
+from fedtuner.run.where import Where
 
 _UNREAD = np.zeros(0, np.float32)  # in place of a model that need not be loaded
-
-
-@dataclass(frozen=True)
-class Where:
-    """Where a study runs. Its results do not depend on it."""
-
-    store: Store
-    workers: int | None = None  # None: one per core
-    executor: OpenExecutor | None = None  # None: worker processes
-    watch: Watch | None = None  # called with every event of the journal, in order, once it is written
-
-    def __post_init__(self) -> None:
-        for name in ("executor", "watch"):
-            if getattr(self, name) is not None:
-                checks.function(name, getattr(self, name))
-
-    @property
-    def path(self) -> Place | None:
-        """The study's folder or URL; None if it has none."""
-        return self.store.path
-
-    @staticmethod
-    def at(store: str | Place | Store | None, **more: Any) -> Where:
-        """Return the ``Where`` of a folder, a URL, a ``Store``, or (None) of this process's memory."""
-        if store is None:
-            store = InMemory()
-        elif not isinstance(store, Store) or isinstance(store, type):
-            store = stores.at(store)
-        return Where(store, **more)
 
 
 class Session:
@@ -114,13 +50,9 @@ class Session:
         self.short: dict[int, int] = {}  # arm that has ended -> rounds that it leaves unused
         self.on_progress: Callable[[], None] = lambda: None
         self._store, self._stop = where.store, stop
-        self._saver = Saver(self.round, self._store, self.journal, None)
+        self._saver, self._scores = Saver(self.round, self._store, self.journal), Scores(self.journal)
         self._release: Callable[[], object] = lambda: None
         self._executor: Executor | None = None
-        self._first: dict[int, int] = {}  # arm -> the lowest of the arms started with it
-        self._scores: dict[int, dict[int, Score]] = {}  # arm -> round -> score
-        self._lowest: tuple[float, int] = (math.inf, 0)  # of all scores at which arms were compared, and whose it is
-        self._running: dict[int, RunningScore] = {}  # of the arms that were shown on the way
         self._trained: set[int] = set()  # arms that this session has trained
 
     # Open and close
@@ -130,10 +62,10 @@ class Session:
         self._store.open(3 * 4 * self.federation.model.size * outline(self.setup.schedule).arms)
         self._release = weakref.finalize(self, self._store.close)  # also when a session is garbage-collected
         try:
-            self.journal = fold(self._store.events(), str(self.where.path or "the store"))
-            self._saver = Saver(self.round, self._store, self.journal, self._begun())
+            fold(self._store.events(), self._name, self.journal)
+            self._saver.start = self._begun()
             self.federation.recall(self.journal.clients, self.journal.codes)
-            getattr(self.where.watch, "on_open", lambda journal: None)(self.journal)
+            self.where.watch.on_open(self.journal)
         except BaseException:
             self._release()
             raise
@@ -155,39 +87,29 @@ class Session:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    @property
+    def _name(self) -> str:
+        """The name of the store in messages."""
+        return str(self.where.path or "the store")
+
     def _begun(self) -> Vector | None:
         """Begin the study unless it has begun; return the weights that all arms begin from, if the model gives them."""
         start, begun = self.federation.model.start, self.journal.begun
-        layout = [asdict(part) for part in self.federation.model.layout()]
-        first = replace(self.setup, schedule=original(self.setup.schedule))
-        setup, federation = first.describe(), described(self.federation)
-        now = Begun(
-            FORMAT, tables.plain(setup), tables.plain(federation), tables.plain(layout), {}, "",
-            dict(self.federation.code),
-        )  # fmt: skip
+        now = first_event(self.setup, self.federation)
         if begun is not None:
-            _refuse(str(self.where.path or "the store"), begun, now)
-            self._extend()
+            refuse_another(self._name, begun, now)
+            longer, new = extensions(self._name, self.setup.schedule, self.journal.extended)
+            self.setup = replace(self.setup, schedule=longer)
+            self._append(new)
             if self.journal.won is None:
-                _warn(str(self.where.path), begun.versions)
+                warn_of_versions(self._name, begun.versions)
             return self._store.load(START, begun.start)[0].w if begun.start else start
-        saved = "" if start is None else self._store.save(START, State(0, start, None), {})
-        stays, groups = self.where.path is not None, dict[str, list[str | int]]()
-        for id, group in self.federation.groups.items():
-            groups.setdefault(group, []).append(id)
-        told = (versions(), command()) if stays else ({}, "")
-        self._append([replace(now, versions=told[0], start=saved, command=told[1], groups=groups)])
+        if start is not None:
+            now = replace(now, start=self._store.save(START, State(0, start, None), {}))
+        if self.where.path is not None:
+            now = with_versions(now)
+        self._append([now])
         return start
-
-    def _extend(self) -> None:
-        """Take over the extensions that the store has, or write down those that are new."""
-        kept = tuple((one.budget, one.by) for one in self.journal.extended)
-        asked = links(self.setup.schedule)
-        if asked[: len(kept)] != kept and kept[: len(asked)] != asked:
-            raise StoreError(f"{self.where.path or 'the store'} was extended otherwise: to {kept[-1][0]} rounds")
-        longer = extended(self.setup.schedule, kept[len(asked) :])
-        self.setup = replace(self.setup, schedule=longer)
-        self._append([Extended(budget, by) for budget, by in asked[len(kept) :]])
 
     # Follow a schedule
 
@@ -219,7 +141,7 @@ class Session:
 
     def start(self, arms: Mapping[int, Start]) -> None:
         """Start arms: proposed together, knowing all scores so far. Arms in the journal stay as they are."""
-        self._first |= dict.fromkeys(arms, min(arms, default=0))
+        self._scores.start(arms)
         known = dict(self.journal.arms)
         for id, start in arms.items():
             if id not in known:
@@ -237,8 +159,8 @@ class Session:
             # If the parent ended before that round, the child continues its last state.
             at = min(start.parent[1], self.journal.round_of(parent.id))
             return Arm(id, client, server, (parent.id, at), horizon)
-        past = self._past(id, known) if setup.sampler.learns else ()
-        drawn = setup.sampler.propose(setup.space, setup.seed, id, self._first[id], past)
+        past = self._scores.past(id, known) if setup.sampler.learns else ()
+        drawn = setup.sampler.propose(setup.space, setup.seed, id, self._scores.first(id), past)
         client, server = (
             {**defaults(hypers), **config}
             for hypers, config in zip((setup.method.client, setup.method.server), drawn, strict=True)
@@ -248,23 +170,6 @@ class Session:
     def _started(self, arm: Arm) -> Started:
         state, saved = self._saver.begin(arm)
         return Started(arm, self.setup.tuner.offers(state.belief)[0], saved)
-
-    def _past(self, id: int, known: Mapping[int, Arm]) -> list[Past]:
-        """Return the arms before one; those that were not started together with it have scores.
-
-        An arm that has ended keeps its last score at every later rung of the arms started with it.
-        """
-        past = []
-        for other in sorted(a for a in known if a < id):
-            first = self._first[other]
-            scores: dict[int, float] = {}
-            if first != self._first[id]:
-                scores = {t: score for t, (score, _) in self._scores.get(other, {}).items()}
-                if other in self.journal.ended:
-                    rungs = {t for a, f in self._first.items() if f == first for t in self._scores.get(a, {})}
-                    scores |= {t: scores[max(scores)] for t in rungs if t not in scores}
-            past.append(Past(known[other], first, scores))
-        return past
 
     def advance(self, until: Mapping[int, int]) -> None:
         """Train arms up to a round each, from their latest states; raise ``Interrupted`` if stopped before."""
@@ -349,40 +254,19 @@ class Session:
 
     def evidence(self, until: Mapping[int, int], scoring: Scoring, target: str) -> Evidence:
         """Return arms' scores and records up to a round each, for a schedule of this scoring and target."""
-        records = {arm: self.journal.records(arm, t) for arm, t in until.items()}
-        scores = {arm: scoring.score(rounds, target) for arm, rounds in records.items()}
-        scores |= {arm: (math.inf, math.inf) for arm in until if arm in self.journal.failed}
-        for arm, t in until.items():
-            self._scores.setdefault(arm, {})[t] = scores[arm]
-            if math.isfinite(scores[arm][0]):
-                self._lowest = min(self._lowest, (scores[arm][0], arm))
-        ended = {arm: self.journal.ended[arm] for arm in until if arm in self.journal.ended}
-        return Evidence(scores, records, ended)
+        return self._scores.evidence(until, scoring, target)
 
     def best(self) -> tuple[float, int] | None:
         """Return the lowest score so far at which arms were compared, and whose it is; before that, of any arm."""
-        reached = [a for a in self.alive if not self._scores or self.journal.round_of(a) >= self.until.get(a, math.inf)]
-        scores = [self._lowest, *((self._score_now(arm), arm) for arm in reached)]
-        return min((found for found in scores if math.isfinite(found[0])), default=None)
-
-    def _score_now(self, arm: int) -> float:
-        """Return an arm's score after its rounds so far; infinite if it has none."""
-        if arm not in self._running:
-            self._running[arm] = RunningScore(self.setup.schedule.scoring, self.setup.target)
-        running = self._running[arm]
-        running.add(self.journal.records(arm, after=running.rounds))
-        return running.value
+        until = {arm: self.until.get(arm, math.inf) for arm in self.alive}
+        return self._scores.lowest(until, self.setup.schedule.scoring, self.setup.target)
 
     def _eliminate(self, arms: Iterable[int]) -> list[int]:
         """Write to the journal that arms are eliminated; return those that were not so before."""
         new = [arm for arm in arms if arm not in self.journal.eliminated]
-        self._append([Eliminated(arm, self.journal.round_of(arm), self._last_score(arm)) for arm in new])
+        self._append([Eliminated(arm, self.journal.round_of(arm), self._scores.last(arm)) for arm in new])
         self.federation.retire(new)
         return new
-
-    def _last_score(self, arm: int) -> Score:
-        scores = self._scores.get(arm, {})
-        return scores[max(scores)] if scores else (float("inf"), float("inf"))
 
     def _delete_states(self, arms: Iterable[int]) -> None:
         """Delete arms' old states, and the client memory that no state needs any more."""
@@ -429,7 +313,7 @@ class Session:
     ) -> Evaluation:  # fmt: skip
         """Return the evaluation of a state on all clients, or on a sample; it is repeated only if some were missing.
 
-        ``tell`` is told how many clients are done, where they are many.
+        ``tell`` is called with the number of clients that are done, where they are many.
         """
         kept = self.journal.evaluation(key, split, config, sample)
         if kept is None:
@@ -460,9 +344,8 @@ class Session:
         self._notify(events)
 
     def _notify(self, events: Sequence[Event]) -> None:
-        if self.where.watch is not None:
-            for event in events:
-                self.where.watch(event)
+        for event in events:
+            self.where.watch(event)
 
 
 def _late(note: Note) -> Late | None:
@@ -486,39 +369,4 @@ def play(schedule: Schedule, session: Session) -> None:
     session.finish(course.winner)
 
 
-def _refuse(name: str, old: Begun, new: Begun) -> None:
-    """Raise an error if a store holds another study."""
-    was, now = ({**begun.setup, "problem": begun.federation, "layout": begun.layout} for begun in (old, new))
-    # In settings 0 equals 0.0, but in a space a range of whole numbers is sampled differently.
-    now |= {key: _as_stored(was.get(key), value) for key, value in now.items() if key not in ("client", "server")}
-    changed = list(tables.differences(was, now))
-    changed += [f"{part}: its code, or what it holds, has changed" for part in code.changed(old.code, new.code)]
-    if changed:
-        first = one_line("; ".join(changed[:5]), 240)
-        raise StoreError(
-            f"{name} holds another study ({first}{' ...' if len(changed) > 5 else ''}). "
-            "Use another --store (store=), or run with the stored settings to continue"
-        )
-
-
-def _warn(name: str, began: Mapping[str, Any]) -> None:
-    """Warn where a study goes on with other versions than it began with."""
-    now = versions() if began else {}
-    others = [f"{key} {began[key]}, now {now[key]}" for key in began if key in now and now[key] != began[key]]
-    if others:
-        warnings.warn(
-            f"{name} was begun with other versions ({'; '.join(others)}): from here on its numbers may differ from "
-            "those of the versions that it began with",
-            FedtunerWarning,
-            stacklevel=1,
-        )
-
-
-def _as_stored(old: Any, new: Any) -> Any:
-    """Return a setting, with the store's numbers where they are equal."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        return {key: _as_stored(old.get(key), value) for key, value in new.items()}
-    return old if old == new else new
-
-
-__all__ = ["Session", "Watch", "Where", "load_state", "play", "read"]
+__all__ = ["Session", "Where", "play"]

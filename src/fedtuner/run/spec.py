@@ -39,14 +39,15 @@ from fedtuner.core.privacy import Gaussian
 from fedtuner.core.robust import COMBINES
 from fedtuner.core.sampler import Sampler
 from fedtuner.core.schedule import Schedule
-from fedtuner.core.setup import with_named_optimiser
+from fedtuner.core.setup import PLAIN, with_named_optimiser
 from fedtuner.core.tally import Combine, mean
 from fedtuner.core.tuner import Tuner
 from fedtuner.errors import FAILURES, FedtunerError, SpecError, brief, suggest
 from fedtuner.federations import Simulation
 from fedtuner.run.auto import Auto
 from fedtuner.run.executors import KINDS as EXECUTORS
-from fedtuner.run.study import Study, prepare
+from fedtuner.run.study import Study
+from fedtuner.run.tuning import prepare
 from fedtuner.space import Space
 from fedtuner.tuners import FedEx
 
@@ -133,15 +134,21 @@ class Spec:
         return Space(client, _real(self.server, method.server), self.constraints)
 
 
-_PASSED = (
-    "cohort", "cohorts", "target", "across", "weights", "cooling", "include", "start_from", "patience", "seed",
-    "engine", "privacy", "failing",
-)  # fmt: skip
+_PASSED = (*PLAIN, "include", "start_from", "patience", "privacy")
 _KNOWN = (*(f.name for f in fields(Spec) if f.name not in ("settings", "named")), "budget", "fedex", *_PASSED)
 _TEXTS = (
-    "problem", "proxy", "start_from", "method", "ranges", "cohorts", "target", "across", "weights", "engine", "device",
-    "failing",
-)  # fmt: skip
+    "problem",
+    "proxy",
+    "start_from",
+    "method",
+    "ranges",
+    "device",
+    *(n for n, v in PLAIN.items() if type(v) is str),
+)
+# What a table, or a name, may stand for, and the kind of a table that names none.
+_KINDS: dict[str, tuple[Any, str]] = {
+    "combine": (COMBINES, "mean"), "executor": (EXECUTORS, "ray"), "privacy": ({"gaussian": Gaussian}, "gaussian"),
+}  # fmt: skip
 # What the tables know, to say where a setting belongs that is in none of them.
 _SETTINGS = {
     "schedule": {name for kind in schedules.KINDS.values() for name in tables.parameters(kind)},
@@ -196,12 +203,9 @@ def parse(table: Mapping[str, Any]) -> Spec:
         values["tuner"] = tuner
     if "sampler" in values:
         values["sampler"] = sampler(values["sampler"])
-    if "combine" in values:
-        values["combine"] = combine(values["combine"])
-    if "executor" in values:
-        values["executor"] = executor(values["executor"])
-    if "privacy" in values:
-        values["privacy"] = tables.read({"gaussian": Gaussian}, values["privacy"], "privacy", "gaussian")
+    for key, (kinds, usual) in _KINDS.items():
+        if key in values:
+            values[key] = tables.read(kinds, _table(values[key]), key, usual)
     settings = {key: values.pop(key) for key in _PASSED if key in values}
     named = frozenset("tuner" if key == "fedex" else key for key in table)
     return Spec(**values, settings=settings, named=named)
@@ -250,9 +254,14 @@ def schedule(table: Mapping[str, Any]) -> Schedule:
     return tables.read(schedules.KINDS, table, "schedule", "halving")  # type: ignore[no-any-return]
 
 
+def _table(value: Any) -> dict[str, Any]:
+    """Return a table of settings; a name stands for one with that kind."""
+    return dict(value) if isinstance(value, Mapping) else {"kind": value}
+
+
 def sampler(value: Any) -> Sampler:
     """Return the sampler that a name, or a ``[sampler]`` table, stands for."""
-    settings = dict(value) if isinstance(value, Mapping) else {"kind": value}
+    settings = _table(value)
     kind = settings.get("kind")
     if isinstance(kind, str) and ":" in kind:
         ours = {"ball": samplers.Ball, "tpe": samplers.Optuna}
@@ -265,18 +274,6 @@ def sampler(value: Any) -> Sampler:
     if kind == "ball":
         return samplers.Ball(*(settings[key] for key in ("eps",) if key in settings))
     return samplers.uniform if kind == "uniform" else samplers.optuna(**settings)
-
-
-def combine(value: Any) -> Combine:
-    """Return how updates are combined: what a name, or a ``[combine]`` table, stands for."""
-    settings = dict(value) if isinstance(value, Mapping) else {"kind": value}
-    return tables.read(COMBINES, settings, "combine", "mean")  # type: ignore[no-any-return]
-
-
-def executor(value: Any) -> OpenExecutor:
-    """Return where rounds are computed: what a name, or an ``[executor]`` table, stands for."""
-    settings = dict(value) if isinstance(value, Mapping) else {"kind": value}
-    return tables.read(EXECUTORS, settings, "executor", "ray")  # type: ignore[no-any-return]
 
 
 def _tuner(table: Mapping[str, Any] | None, fedex: Any) -> Tuner | None:

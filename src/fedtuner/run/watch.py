@@ -18,9 +18,10 @@ from fedtuner.core.metric import Metric
 from fedtuner.core.schedule import outline
 from fedtuner.errors import Interrupted, SpecError, brief
 from fedtuner.run.session import Session
-from fedtuner.run.words import duration, shown
+from fedtuner.run.words import duration
 
 _NOBODY = (math.inf, -1)  # the score, and whose it is, before there is any
+_TEXT = {rate: Metric(rate=rate).text for rate in (True, False)}
 _MOMENT = 0.05  # seconds between statuses, as computing one reads the scores of all arms
 
 
@@ -40,7 +41,7 @@ class Status:
 
     def __str__(self) -> str:
         whose = "" if self.arm is None else f" (arm {self.arm})"
-        best = "" if self.best is None else f", best {self.metric} {shown(self.best, self.rate)}{whose}"
+        best = "" if self.best is None else f", best {self.metric} {_TEXT[self.rate](self.best)}{whose}"
         rounds = f"{self.used}/{self.planned} rounds, {self.alive} of {self.arms} arms alive"
         return f"{rounds}{best}, {duration(self.left)} left"
 
@@ -73,8 +74,10 @@ class Meter:
         best, arm = self._best if self._best is not _NOBODY else (None, None)
         judged = session.federation.model.metric if scoring.metric == "error" else Metric("loss")
         best = None if best is None else judged.turned(best)
-        metric = f"{session.setup.target} {judged.name}"
-        return Status(used, planned, len(session.alive), self._outline.arms, best, left, arm, metric, judged.rate)
+        return Status(
+            used, planned, len(session.alive), self._outline.arms, best, left,
+            arm=arm, metric=f"{session.setup.target} {judged.name}", rate=judged.rate,
+        )  # fmt: skip
 
     def _planned(self) -> int:
         # Rounds that an arm which has ended leaves may be given to another.

@@ -1,4 +1,4 @@
-"""Watchers of a study: they are told each event of its journal once it is written, in order."""
+"""Watchers of a study: they are called with each event of its journal, in order, once it is written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Watch = Callable[[Event], None]
 class Watcher:
     """A base class: a subclass has those of the methods below that it wants.
 
-    After a resume it is told only what is new. What it raises stops the study, which keeps what it has.
+    After a resume it is called with new events only. What it raises stops the study, which keeps what it has.
     """
 
     _out: tuple[Eliminated, ...] = ()
@@ -41,7 +41,7 @@ class Watcher:
         """An arm is out."""
 
     def on_rung(self, events: tuple[Eliminated, ...]) -> None:
-        """Arms were compared, and these are out; it is told with the next event after them."""
+        """Arms were compared, and these are out; it is called with the next event after them."""
 
     def on_evaluated(self, event: Evaluated) -> None:
         """A model was evaluated, on all clients or on a sample of them."""
@@ -67,26 +67,31 @@ _METHODS = (
 )  # fmt: skip
 
 
-def watching(given: Any) -> Watch | None:
-    """Return what calls a watcher, or all of several."""
-    if given is None or callable(given):
-        return given  # type: ignore[no-any-return]
-    if not isinstance(given, Iterable) or isinstance(given, (str, bytes)):
-        raise SpecError(f"watch = {brief(given)}, but must be a function of events, a Watcher, or a list of them")
-    several = tuple(given)
-    for one in several:
-        checks.function("watch", one)
-    return _Several(several)
-
-
 @dataclass(frozen=True)
-class _Several:
-    watchers: tuple[Any, ...]
+class Watchers:
+    """All watchers of a study, as one."""
+
+    watchers: tuple[Watch, ...] = ()
 
     def on_open(self, journal: Journal) -> None:
         for one in self.watchers:
-            getattr(one, "on_open", lambda journal: None)(journal)
+            if isinstance(one, Watcher):  # not a function
+                one.on_open(journal)
 
     def __call__(self, event: Event) -> None:
         for one in self.watchers:
             one(event)
+
+
+NOBODY = Watchers()
+
+
+def watching(given: Any) -> Watchers:
+    """Return the watchers that a function, a ``Watcher``, several of them, or None stands for."""
+    several = () if given is None else (given,) if callable(given) else given
+    if not isinstance(several, Iterable) or isinstance(several, (str, bytes)):
+        raise SpecError(f"watch = {brief(given)}, but must be a function of events, a Watcher, or a list of them")
+    made = tuple(several)
+    for one in made:
+        checks.function("watch", one)
+    return Watchers(made)

@@ -2,19 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
-
-def shown(error: float, rate: bool) -> str:
-    """Return an error: in percent where errors are rates.
-
-    >>> shown(0.03, True), shown(2.5, False), shown(math.nan, True), shown(math.inf, False)
-    ('3.0 %', '2.5', 'none', 'infinite')
-    """
-    if not math.isfinite(error):
-        return "none" if math.isnan(error) else "infinite"
-    return f"{100 * error:.1f} %" if rate else f"{error:.4g}"
-
 
 def duration(seconds: float | None) -> str:
     """Return a time.

@@ -12,30 +12,18 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedtuner import checks
 from fedtuner.core.sampler import Configs, Past
 from fedtuner.core.schedule import Schedule, outline
+from fedtuner.domains import Choice, Domain, Float, Int, OneMinus, PowerOfTwo, Value
 from fedtuner.errors import SpecError, StoreError
 from fedtuner.rng import number, stream
 from fedtuner.samplers.uniform import uniform
-from fedtuner.space import (
-    Choice,
-    Domain,
-    Float,
-    Int,
-    OneMinus,
-    PowerOfTwo,
-    Space,
-    Value,
-    absent,
-    fixed,
-    settled,
-    unconditional,
-)
+from fedtuner.space import Space, absent, fixed, flat, settled, unconditional
 from fedtuner.tables import kind_of
 
 if TYPE_CHECKING:
@@ -85,7 +73,7 @@ class Optuna:
             )
 
     def propose(self, space: Space, seed: int, id: int, first: int, past: Sequence[Past]) -> Configs:
-        with _quiet(self.kind):
+        with quiet(), _one_thread(self.kind == "gp"):
             if self.kind == "cmaes":
                 return self._replay(space, seed, [*((p.first, p) for p in past), (first, None)])
             finished, running = _comparable(past, self.startup), [p for p in past if not p.scores]
@@ -101,12 +89,12 @@ class Optuna:
     def _replay(self, space: Space, seed: int, arms: Sequence[tuple[int, Past | None]]) -> Configs:
         """Ask for all arms in order, telling each its score when its bracket had finished: CMA-ES keeps a state."""
         study, numbers = _study(), list[int]()
-        told = 0
+        scored = 0
         for id, (first, past) in enumerate(arms):
-            while told < first:
-                score = _worst_if_infinite(arms[told][1], [p for _, p in arms[:first] if p])
-                study.tell(numbers[told], score)
-                told += 1
+            while scored < first:
+                score = _worst_if_infinite(arms[scored][1], [p for _, p in arms[:first] if p])
+                study.tell(numbers[scored], score)
+                scored += 1
             study.sampler = self._sampler(seed, id)
             configs, number = _allowed(study, space, seed, id)
             numbers.append(number)
@@ -182,13 +170,8 @@ class Axis:
 
 def axes(space: Space) -> dict[str, Axis]:
     """Return what Optuna samples, by names such as client.lr; what has one value only is left out."""
-    made = {}
-    for side, domains in (("client", space.client), ("server", space.server)):
-        for name, domain in domains.items():
-            if not fixed(domain):
-                plain = unconditional(domain)
-                made[f"{side}.{name}"] = Axis(_distribution(plain, f"{side}.{name}"), plain)
-    return made
+    tuned = {n: unconditional(d) for n, d in flat(space.client, space.server).items() if not fixed(d)}
+    return {name: Axis(_distribution(domain, name), domain) for name, domain in tuned.items()}
 
 
 def distributions(space: Space) -> dict[str, BaseDistribution]:
@@ -244,7 +227,7 @@ def _trial(space: Space, past: Past, score: float | None) -> FrozenTrial:
     named = axes(space)
     config: dict[str, Any] = {}
     for side, domains, given in (("client", space.client, past.arm.client), ("server", space.server, past.arm.server)):
-        left_out = absent(domains, given)  # Optuna is told the middle of the range in their place
+        left_out = absent(domains, given)  # Optuna gets the middle of the range in their place
         config |= {f"{side}.{n}": v for n, v in given.items()}
         config |= {f"{side}.{n}": domains[n].at(0.5) for n in left_out}  # type: ignore[attr-defined]
     return create_trial(
@@ -276,18 +259,30 @@ def _import(kind: str) -> None:
 
 
 @contextmanager
-def _quiet(kind: str) -> Iterator[None]:
-    """Keep Optuna from logging every study that it makes, and torch (for gp) on one thread, for the same bits."""
+def quiet() -> Iterator[None]:
+    """Keep Optuna from logging anything but what went wrong."""
     import optuna
 
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    with ExitStack() as stack:
-        stack.callback(optuna.logging.set_verbosity, before)
-        if kind == "gp":
-            import torch
-
-            stack.callback(torch.set_num_threads, torch.get_num_threads())
-            stack.enter_context(torch.random.fork_rng(devices=[]))
-            torch.set_num_threads(1)
+    try:
         yield
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+@contextmanager
+def _one_thread(torchs: bool) -> Iterator[None]:
+    """Keep torch, where a sampler uses it, on one thread and its generator as it was: for the same bits."""
+    if not torchs:
+        yield
+        return
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.set_num_threads(threads)

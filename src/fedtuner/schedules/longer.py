@@ -16,7 +16,22 @@ Link = tuple[int, str]  # the budget of an extension, over all rounds, and its w
 
 
 @dataclass(frozen=True)
-class Longer:
+class Around:
+    """A schedule around another one, ``first``: it scores arms as that does, and needs what that needs."""
+
+    first: Schedule
+
+    @property
+    def scoring(self) -> Scoring:
+        return self.first.scoring
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return self.first.needs
+
+
+@dataclass(frozen=True)
+class Longer(Around):
     """``first``, then the rest of the budget. Rounds that ``first`` leaves unused stay unused.
 
     "schedule"  the original schedule is played again with new arms; the better one of the winners wins.
@@ -25,7 +40,6 @@ class Longer:
     """
 
     kind: ClassVar[str] = "longer"
-    first: Schedule
     budget: int
     by: str = "schedule"
 
@@ -59,14 +73,6 @@ class Longer:
     def longest(self) -> int:
         """The rounds of the longest arm, with its ancestors'."""
         return self.first.longest + (0 if self.by == "schedule" else self.more)
-
-    @property
-    def scoring(self) -> Scoring:
-        return self.first.scoring
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return self.first.needs
 
     def steps(self) -> Generator[Step, Evidence, Key]:
         course, known, scores, alive = Play(self.first), -1, dict[int, Score](), tuple[int, ...]()

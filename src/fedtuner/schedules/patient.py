@@ -9,18 +9,18 @@ from typing import ClassVar
 
 from fedtuner import checks
 from fedtuner.core.records import Key
-from fedtuner.core.schedule import Evidence, Play, Schedule, Scoring, Step, best
+from fedtuner.core.schedule import Evidence, Play, Step, best
+from fedtuner.schedules.longer import Around
 
 
 @dataclass(frozen=True)
-class Patient:
+class Patient(Around):
     """``first``, until the lowest score has not improved for ``patience`` rounds over all arms: then the best arm wins.
 
     Steps of more rounds than that are divided, so that it is looked at in between. An arm's rounds are the same.
     """
 
     kind: ClassVar[str] = "patient"
-    first: Schedule
     patience: int
 
     def __post_init__(self) -> None:
@@ -41,14 +41,6 @@ class Patient:
     @property
     def longest(self) -> int:
         return self.first.longest
-
-    @property
-    def scoring(self) -> Scoring:
-        return self.first.scoring
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return self.first.needs
 
     def steps(self) -> Generator[Step, Evidence, Key]:
         """Play the first schedule, looking at the scores."""

@@ -39,15 +39,13 @@ _OWN = (("weight", "bias"), ("weight",))  # a linear layer's parameters, with a 
 SMALL = 100_000  # parameters: beyond, on a CPU, matrix products outweigh the overhead
 
 
-def covers(task: object, worth_it: bool = False) -> bool:
+def covers(task: Task, worth_it: bool = False) -> bool:
     """Return whether the batched engine can do this task and, if asked, whether it gains by it."""
     return (
-        isinstance(task, Task)
-        and task.size == task.trainable
+        task.size == task.trainable
         and not task.choices
         and (task.size <= SMALL or not task._on_cpu or not worth_it)
-        and task._loss is F.cross_entropy
-        and (task._error, task.metric.value, task.metric.name) == (None, None, "error")
+        and task.judge.usual
         and _plain(task._module)
     )
 

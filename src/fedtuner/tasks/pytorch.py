@@ -24,11 +24,11 @@ from fedtuner.errors import FAILURES, TaskError
 from fedtuner.rng import number
 from fedtuner.space import PAPER_CLIENT, Config
 from fedtuner.tasks import given, nested, tensors
+from fedtuner.tasks.judge import Judge, arrays
 from fedtuner.tasks.shapes import Configure, Shapes
 
 CHUNK = 1024  # examples per forward pass of an evaluation
 _DROPOUTS = (nn.modules.dropout._DropoutNd, nn.RNNBase, nn.MultiheadAttention)
-_IGNORED = -100  # the label that torch's cross-entropy passes over
 _BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
 
 
@@ -73,16 +73,16 @@ class Task:
     ) -> None:  # fmt: skip
         if isinstance(build, nn.Module) or not callable(build):
             raise TaskError(f"build is {type(build).__name__}, but must be a function that returns a new module")
-        given.function("loss", loss, "output, y")
+        self.judge = Judge(loss, error, metric, worst_error)
         self._made_of: dict[str, Any] = {
             "build": build, "loss": loss, "error": error, "metric": metric, "device": device,
             "worst_error": worst_error, "choices": choices, "configure": configure,
         }  # fmt: skip
-        self.metric = given.metric(metric, error, worst_error, _classifies(loss))
+        self.metric = self.judge.metric
         self._shapes = Shapes(choices, configure)
         self.choices = self._shapes.choices
         self.shaping = tuple(self.choices)
-        self._build, self._loss, self._error = build, loss, error if callable(error) else None
+        self._build = build
         self.device = given.device(device)
         module = self._fresh(0)
         tensors.check_apart(module, self._fresh(0))  # now: soon its tensors are views of w
@@ -106,8 +106,7 @@ class Task:
         self._flat_grad = torch.zeros(self.trainable, device=self.device)
         self._grad = self._flat_grad.numpy() if self._on_cpu else np.zeros(self.trainable, np.float32)
         self._view(self._flat)
-        parts_of_code = {"build": build, "model": module, "loss": loss, "error": self._error, "configure": configure}
-        parts_of_code |= {"metric": self.metric.value, "metric's sums": self.metric.sums}
+        parts_of_code = {"build": build, "model": module, "configure": configure, **self.judge.code}
         self.code = {name: known_by(part) for name, part in parts_of_code.items() if part is not None}
         self._shapes.set(self._module, {})
 
@@ -201,28 +200,24 @@ class Task:
         self._shapes.set(self._module, config or {})
         self._bind(w)
         self._mode(training=False)
-        loss, error, judged = 0.0, 0.0, []
+        loss, error, parts = 0.0, 0.0, []
         versions = [t._version for t in nested.leaves(data.x)]
         with tensors.one_thread(), torch.no_grad():
             for start in range(0, len(data), CHUNK):
                 x, y = (_rows(part, slice(start, start + CHUNK)) for part in (data.x, data.y))
                 output = self._forward(x)
                 size = min(CHUNK, len(data) - start)
-                mean = self._scalar_loss(output, y).item()
+                mean = self.judge.loss(output, y).item()
                 loss += mean * size
                 if self.metric.value is not None:
-                    judged.append((nested.array(_told(output)), nested.array(y)))
+                    parts.append(arrays(output, y))
                 else:
-                    error += (mean if self.metric.name == "loss" else self._mean_error(output, y)) * size
+                    error += (mean if self.metric.name == "loss" else self.judge.error(output, y)) * size
         if [t._version for t in nested.leaves(data.x)] != versions:
             raise TaskError("the model has changed its inputs: its first layer must not work in place")
-        if not judged:
-            return Metrics(loss / len(data), error / len(data), len(data))
-        try:
-            return self.metric.measured(loss / len(data), judged, len(data))
-        except FAILURES as wrong:
-            told = f"the metric {self.metric.name!r} failed: {given.fit(output, y)}: {given.said(wrong)}"
-            raise TaskError(told) from wrong
+        if parts:
+            return self.judge.measured(loss / len(data), parts, len(data), given.fit(output, y))
+        return Metrics(loss / len(data), error / len(data), len(data))
 
     def _fresh(self, seed: int) -> nn.Module:
         with tensors.one_thread(), tensors.own_generator(self.device):
@@ -262,7 +257,7 @@ class Task:
     def _bound_loss(self, data: Data, rows: Rows) -> Tensor:
         picked = torch.from_numpy(rows).to(self.device)
         x = nested.mapped(lambda t: tensors.take(t, picked), data.x)
-        return self._scalar_loss(self._forward(x), nested.mapped(lambda t: t.index_select(0, picked), data.y))
+        return self.judge.loss(self._forward(x), nested.mapped(lambda t: t.index_select(0, picked), data.y))
 
     def _descend(self, w: Vector, data: Data, batches: Iterable[Rows], rates: Rates) -> None:
         """Plain SGD, the weights on the device from the first step to the last, each gradient used where it lies."""
@@ -317,41 +312,6 @@ class Task:
         except FAILURES as error:  # a module of one's own may raise anything
             raise TaskError(f"the model cannot take inputs of shape {given.shape(x)}: {given.said(error)}") from error
 
-    def _scalar_loss(self, output: Any, y: Any) -> Tensor:
-        try:
-            loss = nested.own_loss(output) if self._loss is F.cross_entropy else None
-            if loss is None:
-                loss = self._loss(nested.scores(output) if self._loss is F.cross_entropy else output, y)
-        except TaskError:
-            raise
-        except FAILURES as error:  # a loss of one's own may raise anything
-            raise TaskError(f"the loss does not fit: {given.fit(output, y)}: {given.said(error)}") from error
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            what = given.shape(loss) if isinstance(loss, Tensor) else type(loss).__name__
-            raise TaskError(
-                f"the loss must be one number, the mean over the batch, but is {what} for {given.fit(output, y)}"
-            )
-        if torch.is_grad_enabled() and not loss.requires_grad:
-            raise TaskError("the loss has no gradient: compute it from the model's output, by torch's functions")
-        return loss
-
-    def _mean_error(self, output: Any, y: Any) -> float:
-        if self._error is not None:
-            try:
-                return float(torch.as_tensor(self._error(output, y)).double().mean())
-            except FAILURES as error:
-                raise TaskError(f"the error function failed: {given.fit(output, y)}: {given.said(error)}") from error
-        said = nested.scores(output)
-        if not isinstance(y, Tensor) or y.is_floating_point() or said.ndim != y.ndim + 1:
-            raise TaskError(
-                f"no arg-max error for {given.fit(output, y)}: give Task(..., error=function) that returns a mean "
-                "error, or error='loss'"
-            )
-        wrong = said.argmax(1) != y
-        if y.ndim > 1 and said is not output and (y == _IGNORED).any():
-            wrong = wrong[y != _IGNORED]  # places that the model's own loss passes over, too
-        return float(wrong.double().mean())
-
 
 class _Trainer:
     """One client's gradients."""
@@ -384,17 +344,6 @@ class _Trainer:
 
 def _rows(part: Any, rows: slice) -> Any:
     return part[rows] if isinstance(part, Tensor) else nested.mapped(lambda t: t[rows], part)
-
-
-def _told(output: Any) -> Any:
-    """Return what a metric reads: scores of classes where there are any, else all that the model returns."""
-    return nested.scores(output) if isinstance(output, Mapping) and "logits" in output else output
-
-
-def _classifies(loss: Any) -> bool:
-    """Return whether a loss is that of classes: torch's cross-entropy or its like, also with settings of its own."""
-    loss = loss.func if isinstance(loss, partial) else loss
-    return loss in (F.cross_entropy, F.nll_loss) or isinstance(loss, (nn.CrossEntropyLoss, nn.NLLLoss))
 
 
 def _has_dropout(module: nn.Module) -> bool:

@@ -18,7 +18,7 @@ from fedtuner.core.round import Round
 from fedtuner.federations import Client, Simulation
 from fedtuner.rng import stream
 from fedtuner.run.store.states import unpack
-from fedtuner.run.study import tune
+from fedtuner.run.tuning import tune
 from fedtuner.schedules import random_search
 from fedtuner.space import Config, Domain, Float, Space
 from fedtuner.testing.rounds import a_round, advance, an_arm, bits, reported, settle

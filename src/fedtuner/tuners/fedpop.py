@@ -74,7 +74,9 @@ class FedPop:
         drawn = (stream(seed, "arm", arm.id, "candidate", j) for j in range(self.k))
         made = (around(space, arm.client, arm.server, self.eps, rng) for rng in drawn)
         vectors = tuple(_ordered(config, arm.client) for config in made)
-        return Belief(arm.id, seed, space, arm.server, arm.client, vectors, np.zeros(self.k), np.zeros(self.k))
+        return Belief(
+            arm.id, seed, space, arm.server, arm.client, vectors, total=np.zeros(self.k), mass=np.zeros(self.k)
+        )
 
     def choose(self, belief: Belief, n: int, streams: Streams) -> tuple[tuple[Choice, ...], ...]:
         """Give each client another vector; the best one to all, once the arm is no longer young."""

@@ -23,7 +23,7 @@ not depend on the configuration. sigma stays within [0.05, 0.5]: below, draws ha
 
 - The belief begins at the arm's configuration, with ``deviation``; a choice is redrawn with that probability. A
   hyperparameter whose value is not in its domain (such as 0 where that is logarithmic) stays as it is.
-- A value that is NaN or infinite is clearly worse than the round's others (``fedex.made_finite``).
+- A value that is NaN or infinite is clearly worse than the round's others (``values.made_finite``).
 - Configurations have no labels that are common to clients, so ``labels`` is None: secure aggregation and privacy, which
   show the server only sums by label, are refused. What travels to a client is its configuration alone.
 - There is no theta: the one configuration that it offers is that of the mean, with probability 1. A record's entropy is
@@ -46,7 +46,8 @@ from fedtuner.core.records import Arm, Choice, Seen, Summary, Tried
 from fedtuner.core.tuner import Floats, Streams
 from fedtuner.rng import Generator
 from fedtuner.space import TRIES, Config, Ordered, Space, absent, fixed, settled, unconditional
-from fedtuner.tuners import fedex
+from fedtuner.tuners.fedex_settings import METRICS, SIGNALS, value
+from fedtuner.tuners.values import made_finite, normalised
 
 NARROWEST, WIDEST = 0.05, 0.5  # deviations
 UNKNOWN = 0.3  # deviation of a conditional hyperparameter that the arm does not have: about that of a uniform draw
@@ -71,8 +72,8 @@ class Gaussian:
     def __post_init__(self) -> None:
         deviation = checks.number("tuner.deviation", self.deviation, NARROWEST, WIDEST)
         checks.settle(self, deviation=deviation, rate=checks.number("tuner.rate", self.rate))
-        checks.one_of("tuner.metric", self.metric, fedex.METRICS)
-        checks.one_of("tuner.signal", self.signal, fedex.SIGNALS)
+        checks.one_of("tuner.metric", self.metric, METRICS)
+        checks.one_of("tuner.signal", self.signal, SIGNALS)
 
     def begin(self, arm: Arm, space: Space, seed: int, parent: Belief | None) -> Belief:
         """Return the belief around the arm's configuration; a child with its parent's keeps the parent's belief."""
@@ -99,12 +100,12 @@ class Gaussian:
         return tuple((Choice(i, belief.draw(rng)),) for i in range(n))
 
     def value(self, tried: Tried) -> float:
-        return fedex.value(tried, self.metric, self.signal)
+        return value(tried, self.metric, self.signal)
 
     def update(self, belief: Belief, seen: Sequence[Seen]) -> Belief:
         """Move the belief toward the configurations that did better than the round's mean."""
         counted = [s for s in seen if math.isfinite(s.weight) and s.weight > 0]
-        shares = fedex.normalised(np.array([s.weight for s in counted], np.float64))
+        shares = normalised(np.array([s.weight for s in counted], np.float64))
         better = _better(np.array([s.values[0] for s in counted], np.float64), shares)
         if better is None:
             return belief
@@ -220,7 +221,7 @@ def _better(values: Floats, shares: Floats) -> Floats | None:
     """Return p_i a_i; None if all values are the same, but for rounding."""
     if not values.size:
         return None
-    values, _ = fedex.made_finite(values)
+    values, _ = made_finite(values)
     behind = values - float(shares @ values)
     scale = math.sqrt(float(shares @ behind**2))
     return None if scale <= _SAME * float(np.abs(values).max()) else -shares * behind / scale

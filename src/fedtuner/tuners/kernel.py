@@ -37,7 +37,8 @@ from fedtuner.core.records import Arm, Choice, Seen, Summary, Tried
 from fedtuner.core.tuner import Floats, Streams
 from fedtuner.space import Config, Domain, Ordered, Space, absent, unconditional
 from fedtuner.tuners import fedex
-from fedtuner.tuners.fedex import FedEx, Settings
+from fedtuner.tuners.fedex import FedEx
+from fedtuner.tuners.fedex_settings import Settings
 
 MOST = 1000  # candidates: the kernel has the square of that
 

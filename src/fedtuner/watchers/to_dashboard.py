@@ -6,11 +6,11 @@ import math
 from contextlib import suppress
 from typing import Any
 
-from fedtuner.core.schedule import Scoring
 from fedtuner.core.store import Done, Eliminated, Started, Won
-from fedtuner.report.to_optuna import distributions, quiet, storage
+from fedtuner.report.to_optuna import distributions, storage
 from fedtuner.run.journal import Journal
 from fedtuner.run.watchers import Watcher
+from fedtuner.samplers.by_optuna import quiet
 from fedtuner.watchers.values import library
 
 
@@ -41,26 +41,19 @@ class Dashboard(Watcher):
         self._trials[event.arm.id] = self._storage.create_new_trial(self._study, template_trial=begun)
 
     def on_round(self, event: Done) -> None:
-        score = self._score(event.record.arm, event.record.round)
+        score = self._journal.score(event.record.arm, event.record.round)[0]
         if math.isfinite(score):
             self._storage.set_trial_intermediate_value(self._trials[event.record.arm], event.record.round, score)
 
-    def _score(self, arm: int, round: int) -> float:
-        setup = self._journal.setup
-        scoring = Scoring(setup["schedule"]["score"], setup["schedule"]["discount"])
-        return scoring.score(self._journal.records(arm, round), setup["target"])[0]
-
     def on_eliminated(self, event: Eliminated) -> None:
-        """Prune its trial; one that has no score has failed."""
-        state, score = self._optuna.trial.TrialState, event.score[0]
-        sound = math.isfinite(score)
-        self._end(event.arm, state.PRUNED if sound else state.FAIL, [score] if sound else None)
+        self._end(event, self._optuna.trial.TrialState.PRUNED)
 
     def on_end(self, event: Won) -> None:
-        state, score = self._optuna.trial.TrialState, event.score[0]
-        sound = math.isfinite(score)
-        self._end(event.arm, state.COMPLETE if sound else state.FAIL, [score] if sound else None)
+        self._end(event, self._optuna.trial.TrialState.COMPLETE)
 
-    def _end(self, arm: int, state: Any, values: list[float] | None) -> None:
+    def _end(self, event: Eliminated | Won, state: Any) -> None:
+        """End an arm's trial; one that has no score has failed."""
+        score = event.score[0]
+        state, values = (state, [score]) if math.isfinite(score) else (self._optuna.trial.TrialState.FAIL, None)
         with quiet(), suppress(self._optuna.exceptions.UpdateFinishedTrialError):  # of an extended study
-            self._storage.set_trial_state_values(self._trials[arm], state, values)
+            self._storage.set_trial_state_values(self._trials[event.arm], state, values)

@@ -9,7 +9,7 @@ from typing import Any
 from fedtuner.core.records import Record
 from fedtuner.core.store import Started
 from fedtuner.errors import SpecError
-from fedtuner.space import Config
+from fedtuner.space import Config, flat
 
 SHOWN = ("error", "loss", "entropy", "confidence", "broken", "dropped")  # of a round's record
 
@@ -22,8 +22,7 @@ def numbers(record: Record) -> dict[str, float]:
 
 def configuration(event: Started) -> Config:
     """Return an arm's configuration with the side in the names: client.lr, server.lr ..."""
-    sides = {"client": event.arm.client, "server": event.arm.server}
-    return {f"{side}.{name}": value for side, config in sides.items() for name, value in config.items()}
+    return flat(event.arm.client, event.arm.server)
 
 
 def library(name: str, extra: str) -> Any:

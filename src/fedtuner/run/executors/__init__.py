@@ -19,22 +19,18 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def open_executor(round: Round, blobs: Blobs, workers: int | None) -> Executor:
-    """Return an executor with this many workers, by default one per core; one worker is this process."""
-    wanted = workers or cores()
-    return Serial(round, blobs) if wanted == 1 else Processes(round, blobs, wanted)
-
-
 @dataclass(frozen=True)
 class OnThisMachine:
-    """What is used unless another is asked for."""
+    """Worker processes, by default one per core; one worker is this process."""
 
     kind: ClassVar[str] = "processes"
 
     def __call__(self, round: Round, blobs: Blobs, workers: int | None) -> Executor:
-        return open_executor(round, blobs, workers)
+        wanted = workers or cores()
+        return Serial(round, blobs) if wanted == 1 else Processes(round, blobs, wanted)
 
 
+open_executor = OnThisMachine()  # unless another is asked for
 KINDS: dict[str, type[OpenExecutor]] = {"processes": OnThisMachine, "ray": Ray}
 
 __all__ = ["KINDS", "OnThisMachine", "Processes", "Ray", "Serial", "cores", "open_executor"]

@@ -59,14 +59,19 @@ class Worker:
             self.process.join()
 
 
+def one_thread() -> None:
+    """Let torch, if the model has imported it, use one thread; with more, OpenMP would hang after a fork."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
 def _serve(connection: Channel, parents: Channel, parent: int, round: Round, blobs: Blobs) -> None:
     """Do tasks until None comes or the parent has died. Ctrl-C reaches all processes; only the parent acts on it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parents.hang_up()
     end_with_parent()
-    if "torch" in sys.modules:  # with more threads OpenMP would hang after a fork
-        sys.modules["torch"].set_num_threads(1)
+    one_thread()
 
     def orphaned() -> bool:
         return os.getppid() != parent

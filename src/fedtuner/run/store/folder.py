@@ -13,24 +13,21 @@ opening deletes, and an unfinished flush at the journal's end, which it cuts off
 
 from __future__ import annotations
 
-import json
 import re
-import socket
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from fedtuner.core.memory import blobs_of
 from fedtuner.core.model import Vectors
 from fedtuner.core.records import Key, State
 from fedtuner.core.store import Begun, Done, Event, Note, Started
-from fedtuner.errors import StoreError, one_line
+from fedtuner.errors import StoreError
 from fedtuner.run.store.files import Files, check_room, disk_errors, exists
-from fedtuner.run.store.lines import decode, encode
+from fedtuner.run.store.lines import decode, encode, encode_notes
 from fedtuner.run.store.lock import Lock
-from fedtuner.run.store.states import FileBlobs, checksum, pack, unpack
+from fedtuner.run.store.states import FileBlobs, checksum, loaded, pack
 from fedtuner.run.store.tails import FileTail, Tail
 
 START: Key = (-1, 0)  # the weights that all arms begin from, where they do not come from the seed
@@ -84,9 +81,7 @@ class Folder:
                 self._size += len(lines)
                 self._read = None
             if notes:
-                about = {"time": round(time.time(), 3), "host": socket.gethostname()}
-                logged = (json.dumps({**about, **asdict(note)}) for note in notes)
-                self.files.append(self.path / "log.jsonl", "".join(f"{line}\n" for line in logged).encode())
+                self.files.append(self.path / "log.jsonl", encode_notes(notes))
 
     def save(self, key: Key, state: State, belief: Vectors) -> str:
         data = pack(state, belief)
@@ -99,14 +94,7 @@ class Folder:
 
     def load(self, key: Key, known: str = "") -> tuple[State, Vectors]:
         path = self._file(key)
-        try:
-            data = path.read_bytes()
-            if known and checksum(data) != known:
-                raise ValueError("its checksum is another")
-            return unpack(data)
-        except Exception as error:
-            why = one_line(str(error), 150)
-            raise StoreError(f"{path} is missing or damaged ({why}): restore it, or use another store") from error
+        return loaded(path.read_bytes, known, str(path))
 
     def has(self, key: Key) -> bool:
         return self._file(key).exists()

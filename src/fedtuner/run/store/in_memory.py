@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import uuid
-import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 from fedtuner.core.model import Vectors
 from fedtuner.core.records import Key, State
@@ -22,13 +17,11 @@ class InMemory:
     path = None
 
     def __init__(self) -> None:
-        folder = Path(tempfile.gettempdir()) / f"fedtuner-{uuid.uuid4().hex}"  # only made if it is needed
-        self.blobs = FileBlobs(folder)
+        self.blobs = FileBlobs.temporary(self)
         self.notes: list[Note] = []
         self._events: list[Event] = []
         self._states: dict[Key, tuple[State, Vectors]] = {}
         self._open = False
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
 
     def exists(self) -> bool:
         return bool(self._events)

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import socket
+import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
+from fedtuner.core import store
 from fedtuner.core.records import Arm, Record, Row
-from fedtuner.core.store import (
-    Begun,
-    Done,
-    Eliminated,
-    Evaluated,
-    Evaluation,
-    Event,
-    Extended,
-    Failed,
-    Joined,
-    Late,
-    Started,
-    Won,
-)
 from fedtuner.errors import StoreError, brief, one_line
 from fedtuner.run.store.shapes import SHAPES, is_count
 from fedtuner.tables import misfit, plain
@@ -45,20 +34,26 @@ class _FormatError(Exception):
     """A journal is of another format."""
 
 
-def encode(events: Iterable[Event]) -> bytes:
+def encode(events: Iterable[store.Event]) -> bytes:
     """Return events as lines."""
     texts = [_json({"event": event.event, **_fields(event)}).encode() for event in events]
     return b"".join(b"%08x %s\n" % (zlib.crc32(text), text) for text in texts)
 
 
+def encode_notes(notes: Iterable[store.Note]) -> bytes:
+    """Return notes as lines of a log, with the time and this machine's name."""
+    about = {"time": round(time.time(), 3), "host": socket.gethostname()}
+    return "".join(json.dumps({**about, **asdict(note)}) + "\n" for note in notes).encode()
+
+
 _SAMPLED = ("sample", "population", "loss_spread_before", "loss_spread_after")  # of an evaluation
 
 
-def _fields(event: Event) -> dict[str, Any]:
-    if isinstance(event, Evaluated) and not event.result.sample:
+def _fields(event: store.Event) -> dict[str, Any]:
+    if isinstance(event, store.Evaluated) and not event.result.sample:
         result = {name: value for name, value in asdict(event.result).items() if name not in _SAMPLED}
         return {**asdict(event), "result": result}
-    if not isinstance(event, Done):
+    if not isinstance(event, store.Done):
         return {name: value for name, value in asdict(event).items() if name != "groups" or value}
     record = {name: value for name, value in vars(event.record).items() if name != "unusable" or value}
     fields = {"record": record, "belief": event.belief, "state": event.state, "ended": event.ended}
@@ -72,7 +67,7 @@ def _json(value: Any) -> str:
         return json.dumps(plain(value), separators=(",", ":"))
 
 
-def decode(data: bytes, name: str) -> tuple[list[Event], int]:
+def decode(data: bytes, name: str) -> tuple[list[store.Event], int]:
     """Return the events of a journal and the length of the part that holds them.
 
     A flush ends with the line that names its state, so what a crash may leave is an unfinished flush at the end: half a
@@ -80,7 +75,7 @@ def decode(data: bytes, name: str) -> tuple[list[Event], int]:
     begins with ``#`` is a mark of the store, and no event.
     """
     *lines, tail = data.split(b"\n")  # the tail is what has no end of line: empty, unless a flush was cut short
-    events: list[Event] = []
+    events: list[store.Event] = []
     damaged: dict[int, Exception] = {}  # by the number of the line
     whole, size, read = 0, 0, 0  # events and bytes of finished flushes; bytes read
     for number, line in enumerate(lines, start=1):
@@ -103,7 +98,7 @@ def decode(data: bytes, name: str) -> tuple[list[Event], int]:
             continue
         events.append(event)
         read += len(line) + 1
-        if not isinstance(event, Done) or event.state:
+        if not isinstance(event, store.Done) or event.state:
             whole, size = len(events), read
     if damaged:
         first = next(iter(damaged.values()))
@@ -123,27 +118,28 @@ def _lines(numbers: Sequence[int]) -> str:
     return f"lines {', '.join(map(str, numbers[:_NAMED]))}{more} are"
 
 
-def _event(line: bytes) -> Event:
+def _event(line: bytes) -> store.Event:
     if line[:9] != f"{zlib.crc32(line[9:]):08x} ".encode():
         raise _CutError("its checksum is another")
     entry = json.loads(line[9:])
     kind = entry.pop("event", None) if isinstance(entry, dict) else None
     if not isinstance(kind, str) or kind not in _READERS:
         raise ValueError(f"it is {brief(entry if kind is None else kind)}, and no event of a study")
-    if kind == Begun.event and entry.get("format") != FORMAT:
+    if kind == store.Begun.event and entry.get("format") != FORMAT:
         raise _FormatError(brief(entry.get("format")))
     wrong = misfit(entry, SHAPES[kind])
     if wrong:
         raise ValueError(wrong)
-    read: Callable[[dict[str, Any]], Event] = _READERS[kind]
+    read: Callable[[dict[str, Any]], store.Event] = _READERS[kind]
     return read(entry)
 
 
-def _begun(entry: dict[str, Any]) -> Begun:
-    return Begun(**{f.name: entry[f.name] for f in fields(Begun) if f.name in entry})  # a later format may have more
+def _begun(entry: dict[str, Any]) -> store.Begun:
+    known = (f.name for f in fields(store.Begun))
+    return store.Begun(**{name: entry[name] for name in known if name in entry})  # a later format may have more
 
 
-def _done(entry: dict[str, Any]) -> Done:
+def _done(entry: dict[str, Any]) -> store.Done:
     values = entry["record"]
     for key in _COUNTS:
         if not is_count(values[key]):
@@ -153,7 +149,7 @@ def _done(entry: dict[str, Any]) -> Done:
     rows = tuple(Row(*row[:4], *map(float, row[4:])) for row in values.pop("rows"))
     unusable = tuple(values.pop("unusable", ()))
     record, candidates = Record(**values, rows=rows, unusable=unusable), tuple(entry.get("candidates", ()))
-    return Done(record, tuple(map(float, entry["belief"])), entry["state"], entry["ended"], candidates)
+    return store.Done(record, tuple(map(float, entry["belief"])), entry["state"], entry["ended"], candidates)
 
 
 def _arm(entry: dict[str, Any]) -> Arm:
@@ -165,22 +161,22 @@ def _score(entry: dict[str, Any]) -> dict[str, Any]:
     return {**entry, "score": (float(entry["score"][0]), float(entry["score"][1]))}
 
 
-def _evaluated(entry: dict[str, Any]) -> Evaluated:
+def _evaluated(entry: dict[str, Any]) -> store.Evaluated:
     found = entry.pop("result")
     breakdown = {name: (float(before), float(after)) for name, (before, after) in found.pop("breakdown", {}).items()}
     result: dict[str, Any] = {k: v if isinstance(v, int) else float(v) for k, v in found.items()}
-    return Evaluated(**entry, result=Evaluation(**result, breakdown=breakdown))
+    return store.Evaluated(**entry, result=store.Evaluation(**result, breakdown=breakdown))
 
 
 _READERS: Mapping[str, Any] = {
-    Begun.event: _begun,
-    Joined.event: lambda e: Joined(tuple(e["ids"]), tuple(e.get("codes", ()))),
-    Started.event: lambda e: Started(_arm(e["arm"]), tuple(e["candidates"]), e["state"]),
-    Done.event: _done,
-    Late.event: lambda e: Late(**e),
-    Failed.event: lambda e: Failed(**e),
-    Eliminated.event: lambda e: Eliminated(**_score(e)),
-    Evaluated.event: _evaluated,
-    Won.event: lambda e: Won(**_score(e)),
-    Extended.event: lambda e: Extended(**e),
+    store.Begun.event: _begun,
+    store.Joined.event: lambda e: store.Joined(tuple(e["ids"]), tuple(e.get("codes", ()))),
+    store.Started.event: lambda e: store.Started(_arm(e["arm"]), tuple(e["candidates"]), e["state"]),
+    store.Done.event: _done,
+    store.Late.event: lambda e: store.Late(**e),
+    store.Failed.event: lambda e: store.Failed(**e),
+    store.Eliminated.event: lambda e: store.Eliminated(**_score(e)),
+    store.Evaluated.event: _evaluated,
+    store.Won.event: lambda e: store.Won(**_score(e)),
+    store.Extended.event: lambda e: store.Extended(**e),
 }

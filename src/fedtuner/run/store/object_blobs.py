@@ -8,12 +8,7 @@ state brings back what it refers to. A worker on another machine has no such fol
 from __future__ import annotations
 
 import re
-import shutil
-import tempfile
-import uuid
-import weakref
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from fedtuner.core.model import Vectors
@@ -32,10 +27,8 @@ class ObjectBlobs:
 
     def __init__(self, bucket: Bucket, here: bool = True) -> None:
         self._bucket, self._here = bucket, here
-        folder = Path(tempfile.gettempdir()) / f"fedtuner-{uuid.uuid4().hex}"  # only made if it is needed
-        self._local = FileBlobs(folder)
+        self._local = FileBlobs.temporary(self)
         self._sent: set[Blob] = set()  # those that are known to be in the bucket
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
 
     def __reduce__(self) -> tuple[Callable[[Url], ObjectBlobs], tuple[Any, ...]]:
         return _elsewhere, (self._bucket.url,)

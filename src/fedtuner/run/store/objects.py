@@ -12,27 +12,23 @@ whole, so a crash leaves at most states that no line names, which the next openi
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import socket
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
 
 from fedtuner.core.memory import blobs_of
 from fedtuner.core.model import Vectors
 from fedtuner.core.place import Url
 from fedtuner.core.records import Key, State
 from fedtuner.core.store import Event, Note
-from fedtuner.errors import StoreError, one_line
+from fedtuner.errors import StoreError
 from fedtuner.run.store.bucket import Bucket
 from fedtuner.run.store.folder import START, named_states, state_name
 from fedtuner.run.store.lease import Lease
-from fedtuner.run.store.lines import decode, encode
+from fedtuner.run.store.lines import decode, encode, encode_notes
 from fedtuner.run.store.object_blobs import ObjectBlobs
 from fedtuner.run.store.segments import Segment, Segments
-from fedtuner.run.store.states import checksum, pack, unpack
+from fedtuner.run.store.states import checksum, loaded, pack
 from fedtuner.run.store.tails import ObjectTail, Tail
 
 _STATE = re.compile(r"-?\d+-\d+\.safetensors")
@@ -73,11 +69,10 @@ class Objects:
             self._journal.append(encode(events))
             self._read = None
         if notes:
-            about = {"time": round(time.time(), 3), "host": socket.gethostname()}
             if self._log_mark:  # the first notes of this opening
                 self._log.take(self._log_mark)
                 self._log_mark = ""
-            self._log.append("".join(json.dumps({**about, **asdict(note)}) + "\n" for note in notes).encode())
+            self._log.append(encode_notes(notes))
 
     def save(self, key: Key, state: State, belief: Vectors) -> str:
         data, name = pack(state, belief), state_name(key)
@@ -89,17 +84,14 @@ class Objects:
 
     def load(self, key: Key, known: str = "") -> tuple[State, Vectors]:
         name = f"states/{state_name(key)}"
-        found = self.bucket.get(name)
-        try:
+
+        def read() -> bytes:
+            found = self.bucket.get(name)
             if found is None:
                 raise ValueError("there is no such object")
-            if known and checksum(found[0]) != known:
-                raise ValueError("its checksum is another")
-            state, belief = unpack(found[0])
-        except Exception as error:
-            why = one_line(str(error), 150)
-            what = f"{self.path}/{name} is missing or damaged ({why})"
-            raise StoreError(f"{what}: restore it, or use another store") from error
+            return found[0]
+
+        state, belief = loaded(read, known, f"{self.path}/{name}")
         if self._lease is not None:  # workers may need what clients remember
             self.blobs.fetch(blobs_of(state.memory))
         return state, belief

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
+import tempfile
+import uuid
+import weakref
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,8 +59,22 @@ def unpack(data: bytes) -> tuple[State, Vectors]:
     memory |= {int(i): Blob(int(arm), int(i), int(t)) for i, arm, t in groups.get("blobs", {}).get("", ())}
     round, ended, broken = map(int, groups["at"][""])
     unusable = {int(i): int(n) for i, n in groups.get("unusable", {}).get("", ())}
-    state = State(round, groups["w"][""], None, groups["slot"], memory, _ENDED[ended], broken, unusable)
+    state = State(round, groups["w"][""], None, groups["slot"], memory, _ENDED[ended], broken=broken, unusable=unusable)
     return state, groups["belief"]
+
+
+def loaded(read: Callable[[], bytes], known: str, name: str) -> tuple[State, Vectors]:
+    """Return a state and its packed belief from the bytes that ``read`` gives; ``known`` is their checksum, if any."""
+    try:
+        data = read()
+        if known and checksum(data) != known:
+            raise ValueError("its checksum is another")
+        return unpack(data)
+    except StoreError:
+        raise
+    except Exception as error:
+        why = one_line(str(error), 150)
+        raise StoreError(f"{name} is missing or damaged ({why}): restore it, or use another store") from error
 
 
 def pack_vectors(vectors: Vectors) -> bytes:
@@ -85,6 +103,13 @@ class FileBlobs:
     folder: Path
     files: Files = field(default_factory=Files)
     held: Held | None = None  # the folder that they are in, where it is a study's
+
+    @staticmethod
+    def temporary(owner: object) -> FileBlobs:
+        """Return blobs in a folder that is only made if it is needed, and deleted with its owner."""
+        folder = Path(tempfile.gettempdir()) / f"fedtuner-{uuid.uuid4().hex}"
+        weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
+        return FileBlobs(folder)
 
     def put(self, blob: Blob, vectors: Vectors) -> None:
         self.put_bytes(blob, pack_vectors(vectors))

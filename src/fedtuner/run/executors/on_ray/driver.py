@@ -76,11 +76,11 @@ class Driver:
         try:
             while leads or (todo and not stop()):
                 for gone in self._team.staff((len(todo) + len(leads)) * (1 + self._most_helpers)):
-                    self._bury(gone, leads, todo)
+                    self._reassign(gone, leads, todo)
                 stopping = stop()
                 if not stopping:
                     self._hand_out(todo, leads)
-                    self._deal(todo, leads)
+                    self._give_helpers(todo, leads)
                 for lead in list(leads):
                     if stopping and not lead.calls and lead.task.state.round == lead.reached:
                         self._dismiss(lead, leads)
@@ -88,7 +88,7 @@ class Driver:
                         self._call(lead, stopping, len(leads))
                 yield from self._answers(leads, todo)
         finally:
-            for lead in leads:  # nobody hears what they still have to say
+            for lead in leads:  # their answers are no longer read
                 lead.member.holds, lead.member.busy = None, True
             self._moving = 0
 
@@ -153,7 +153,7 @@ class Driver:
         used |= {helper for lead in leads for call in lead.calls for helper in call.helpers}
         return [member for member in self._team.members if member not in used]
 
-    def _deal(self, todo: Sequence[Any], leads: Sequence[_Lead]) -> None:
+    def _give_helpers(self, todo: Sequence[Any], leads: Sequence[_Lead]) -> None:
         """Give workers that have no arm to arms that have the fewest helpers, first those of the same node."""
         if todo or not leads or not self._most_helpers:
             return
@@ -222,7 +222,7 @@ class Driver:
     def _answer(
         self, lead: _Lead, call: _Call, leads: list[_Lead], todo: deque[tuple[Advance, int]]
     ) -> Stretch | None:  # fmt: skip
-        """Return what a call has answered; None if its worker has died, or had nothing to say."""
+        """Return what a call has answered; None if its worker has died, or had nothing left to do."""
         try:
             return self._wire.get(call.ref)  # type: ignore[no-any-return]
         except self._wire.lost as error:
@@ -233,9 +233,9 @@ class Driver:
         """Let another worker continue an arm; after several deaths without a new state it is an error."""
         lead.deaths = _once_more(lead.deaths, f"arm {lead.task.arm.id} before round {lead.task.until}", error)
         self._team.discard(lead.member)
-        self._bury(lead.member, leads, todo)
+        self._reassign(lead.member, leads, todo)
 
-    def _bury(self, member: Member, leads: list[_Lead], todo: deque[tuple[Advance, int]]) -> None:
+    def _reassign(self, member: Member, leads: list[_Lead], todo: deque[tuple[Advance, int]]) -> None:
         """Let others continue what a worker that has died was at."""
         for lead in list(leads):
             if member in lead.helpers:
@@ -245,7 +245,7 @@ class Driver:
                 todo.appendleft((lead.task, lead.deaths))
 
     def _dismiss(self, lead: _Lead, leads: list[_Lead]) -> None:
-        """Forget an arm's worker and its calls, which have nothing more to say."""
+        """Forget an arm's worker and its calls: their answers are not needed."""
         leads.remove(lead)
         for call in (*lead.calls, *([lead.taken] if lead.taken else [])):
             self._moved(call, -1)
@@ -266,14 +266,14 @@ class Driver:
         yield Progress(stretch.arm, stretch.records, state, stretch.error)
 
     def _wait(self, calls: list[Any]) -> list[Any]:
-        """Return the calls that are answered, after a moment at most; welcome new workers."""
+        """Return the calls that are answered, after a moment at most; add workers that are ready."""
         hired = set(self._team.hired)
         everything = [*calls, *hired]
         # With very many, a few at a time: to look at all of them costs the same for one answer as for twenty.
         ready = self._wire.wait(everything, max(1, len(everything) // _AT_ONCE), 0.1)
         for call in ready:
             if call in hired:
-                self._team.welcome(call)
+                self._team.add(call)
         order = {call: n for n, call in enumerate(calls)}
         return sorted((call for call in ready if call not in hired), key=order.__getitem__)
 

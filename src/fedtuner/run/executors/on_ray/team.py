@@ -24,7 +24,7 @@ from fedtuner.run.versions import versions
 
 _LOOK = 1.0  # seconds between looks at the cluster
 _WAIT = 30.0  # seconds without a worker after which a warning says so
-_FUTILE = 5  # workers in a row that die before they begin; if there is no other, it is an error
+_MOST_FAILED_STARTS = 5  # workers in a row that die before they begin; if there is no other, it is an error
 
 
 @dataclass(eq=False)
@@ -55,7 +55,7 @@ class Team:
         needs = (settings.num_cpus, settings.num_gpus, settings.code)
         self._kind = (connection(), *needs, self._folder, *self._paths)
         self._versions = versions()
-        self._numbers = self._futile = 0
+        self._numbers = self._failed_starts = 0
         self._looked = -math.inf
         self._idle_since = self._wire.now()
         self._warned: set[str] = set()
@@ -100,18 +100,18 @@ class Team:
         call = actor.begin.remote(self._study, self._kept)
         self._hired[call] = Member(self._numbers, actor, woken=woken is not None)
 
-    def welcome(self, call: Any) -> None:
+    def add(self, call: Any) -> None:
         """Take a worker on whose first call has been answered."""
         member = self._hired.pop(call)
         try:
             member.node, found = self._wire.get(call)
         except self._wire.lost as error:
-            if member.woken:  # it died in its sleep
+            if member.woken:  # it died while it rested in the pool
                 self.discard(member)
             else:
-                self._stillborn(member, error)
+                self._failed_to_start(member, error)
             return
-        self._futile = 0
+        self._failed_starts = 0
         self._compare(found)
         self.members.append(member)
 
@@ -132,14 +132,14 @@ class Team:
             self._warned.add(text)
             warnings.warn(text, FedtunerWarning, stacklevel=2)
 
-    def _stillborn(self, member: Member, error: Exception) -> None:
+    def _failed_to_start(self, member: Member, error: Exception) -> None:
         """Take note that a worker died before it began; after several in a row, with no other there, it is an error."""
         looked = self._looked
         self.discard(member)
         self._looked = looked  # the next one not at once: there may be a node on which all of them die
-        self._futile += 1
-        if self._futile >= _FUTILE:
-            said = f"{_FUTILE} workers died before they began: is fedtuner installed on all nodes?"
+        self._failed_starts += 1
+        if self._failed_starts >= _MOST_FAILED_STARTS:
+            said = f"{_MOST_FAILED_STARTS} workers died before they began: is fedtuner installed on all nodes?"
             if not self.members:
                 raise WorkerError(f"{said} ({one_line(str(error), 300)})")
             self._warn(said)

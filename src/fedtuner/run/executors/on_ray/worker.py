@@ -27,6 +27,7 @@ from fedtuner.run.executors.channel import aligned, own
 from fedtuner.run.executors.on_ray.answer import answering, value_of
 from fedtuner.run.executors.on_ray.cluster import load
 from fedtuner.run.executors.serial import advance, measure
+from fedtuner.run.executors.worker import one_thread
 from fedtuner.tables import Table
 
 _WORTH_SHARING = 0.05  # seconds; a shorter round takes less time to do than to send
@@ -103,7 +104,7 @@ class Worker:
             self._work = work
             return None
         end, records, state = time.monotonic() + seconds, list[Record](), work.state
-        self._one_thread()
+        one_thread()
 
         def work_all(plan: Plan) -> list[Report]:
             return self._work_all(plan, {n: helper for n, helper in helpers.items() if n not in self._lost})
@@ -127,7 +128,7 @@ class Worker:
     @answering
     def share(self, plan: Plan, jobs: Sequence[Job], evaluation: bool = False) -> list[Report]:
         """Do some jobs of a plan, which is sent without them."""
-        self._one_thread()
+        one_thread()
         plan = replace(own(plan), jobs=tuple(own(jobs)))
         if evaluation:
             return measure(self._round, self._blobs, plan)
@@ -169,12 +170,6 @@ class Worker:
 
     def _alone(self, plan: Plan, numbers: Sequence[int]) -> dict[int, Report]:
         return {i: self._round.work(plan, plan.jobs[i]) for i in numbers}
-
-    @staticmethod
-    def _one_thread() -> None:
-        """Let torch use one thread, as in worker processes."""
-        if "torch" in sys.modules:
-            sys.modules["torch"].set_num_threads(1)
 
 
 def _loaded(study: Study) -> Round:

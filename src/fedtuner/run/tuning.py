@@ -1,0 +1,240 @@
+"""``tune`` and ``prepare``: the settings that a user gives become a study. ``untuned`` is what it is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fedtuner import checks, methods, samplers
+from fedtuner.core.executor import OpenExecutor
+from fedtuner.core.federation import Federation
+from fedtuner.core.method import Method, check
+from fedtuner.core.place import Place
+from fedtuner.core.sampler import Sampler
+from fedtuner.core.schedule import Schedule
+from fedtuner.core.setup import Setup, check_given, resolve, searched, with_named_optimiser
+from fedtuner.core.store import Store
+from fedtuner.core.tuner import Tuner
+from fedtuner.errors import SpecError, brief, suggest
+from fedtuner.run.auto import auto
+from fedtuner.run.study import Study
+from fedtuner.run.warm import found_by, with_prior
+from fedtuner.run.watch import Show
+from fedtuner.run.watchers import Watch, watching
+from fedtuner.run.where import Where
+from fedtuner.schedules import Alone, Halving, Patient
+from fedtuner.space import Domain, Space
+from fedtuner.tables import Table
+from fedtuner.tuners import FedEx, inside, none
+
+MOST_WORKERS = 1024
+Recipe = Callable[[Federation, Mapping[str, Any]], dict[str, Any]]  # fills in settings that are not given
+_PAPERS = FedEx()  # the tuner of ``tune``, unless another is given
+
+
+def prepare(
+    problem: Federation,
+    space: Space | None = None,
+    *,
+    method: Method | str = methods.fedavg,
+    fedex: FedEx | None = None,
+    tuner: Tuner | None = None,
+    schedule: Schedule | None = None,
+    budget: int | None = None,
+    recipe: Recipe | None = None,
+    store: str | Place | Store | None = None,
+    workers: int | None = None,
+    executor: OpenExecutor | None = None,
+    watch: Watch | Sequence[Watch] | None = None,
+    **settings: Any,
+) -> Study:
+    """Check all settings and return the study, not yet run: ``run()`` it, or use ``ask()`` and ``tell()``.
+
+    The arguments are those of ``tune``, but without ``fedex`` (or ``tuner``) there is no FedEx: an arm has one client
+    configuration, or the tuner that its schedule was published with (``fedpop``).
+    """
+    if fedex is not None and tuner is not None:
+        raise SpecError("fedex and tuner are both given, but an arm has one tuner: give one of them")
+    known = {*Setup.__dataclass_fields__, "include", "start_from", "patience"}
+    for name in settings:
+        if name not in known:
+            raise SpecError(
+                f"no setting {brief(name)}{suggest(name, {*known, 'budget', 'recipe', 'store', 'workers'})}"
+            )
+    if fedex is not None and not isinstance(fedex, FedEx):
+        raise SpecError(f"fedex = {brief(fedex)}, but must be a fedtuner.FedEx, or None")
+    if workers is not None:
+        workers = checks.whole("workers", workers, 1, MOST_WORKERS)
+    device = str(problem.model.device) if isinstance(problem, Federation) else "cpu"
+    if device != "cpu" and executor is None:
+        if workers not in (None, 1):
+            rule = f"but work on {device} is done by one process: leave workers out"
+            raise SpecError(f"workers = {brief(workers)}, {rule}")
+        workers = 1
+    if fedex is not None or tuner is not None:
+        settings["tuner"] = fedex or tuner
+    if schedule is not None:
+        settings["schedule"] = schedule
+    method = methods.named(method) if isinstance(method, str) else method
+    given = {"method": method, "space": space, **settings}
+    check_given(problem, given)
+    patience = given.pop("patience", None)
+    source, warm, priors = given.pop("start_from", None), list[Table](), list[Table]()
+    if source is not None:
+        warm, priors = found_by(source, method, problem.model)
+        own = given.get("include", () if budget is None and recipe is None else ({},))
+        given["include"] = [*warm[:1], *own, *warm[1:]]  # few arms should have one of each
+    if "include" in given:
+        given["include"] = _included(problem, method, given["include"])
+    filled = _filled(problem, given, budget, recipe)
+    if patience is not None:
+        filled["schedule"] = Patient(filled["schedule"], patience)
+    if priors:
+        filled["tuner"] = with_prior(filled["tuner"], priors)
+    setup = resolve(problem, **filled)
+    today = Space() if budget is None and recipe is None else _today(setup, problem, len(warm[:1]))
+    default = with_named_optimiser(method, space)[0], given.get("cooling", 0.0), today
+    return Study(setup, problem, Where.at(store, workers=workers, executor=executor, watch=watching(watch)), default)
+
+
+def _filled(problem: Federation, given: dict[str, Any], budget: int | None, recipe: Recipe | None) -> dict[str, Any]:
+    """Return the settings with those that a budget or a recipe fills in."""
+    if budget is not None or recipe is not None:
+        if budget is not None and recipe is not None:
+            raise SpecError("budget and recipe are both given, but budget=500 is recipe=auto(500): give one of them")
+        if "schedule" in given:
+            word = "budget" if recipe is None else "recipe"
+            raise SpecError(f"{word} and schedule are both given, but a schedule has a budget of its own: give one")
+        if recipe is None:
+            recipe = auto(budget)  # type: ignore[arg-type]  # budget is no None, and what it is auto checks
+        checks.function("recipe", recipe, ", such as fedtuner.auto(500)")
+        made = recipe(problem, given)
+    else:
+        made = given
+    if made.get("space") is given["space"]:  # as the user gave it
+        made = {**made, "space": searched(made["method"], problem.model, made["space"])}
+    own = inside(made.get("schedule"), made.get("cohort", 10))
+    settings = {"sampler": samplers.uniform, "tuner": own or none, "schedule": Halving(), **made}
+    if "include" in settings:
+        settings["sampler"] = samplers.Include(settings.pop("include"), settings["sampler"])
+    return settings
+
+
+def _today(setup: Setup, problem: Federation, arm: int) -> Space:
+    """Return the configuration that the user has now: a recipe's first arm of its own, as far as the user gave it."""
+    if not isinstance(setup.sampler, samplers.Include):
+        return Space()
+    if problem.model.own_training:  # its code may read what the space fixes, too
+        return Space(*setup.sampler.propose(setup.space, setup.seed, arm, 0, ()))
+    first = setup.sampler.configs[arm]
+    return Space(first["client"], first["server"])
+
+
+def _included(problem: Federation, method: Method, given: Any) -> tuple[Table, ...]:
+    """Return the configurations that are arms from the start; refuse those that no client or server can have."""
+    if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
+        raise SpecError(f"include = {brief(given)}, but must be a list of tables such as {{'client': {{'lr': 0.1}}}}")
+    configs = samplers.both_sides(given)
+    for config in configs:
+        for side, values in config.items():
+            for name, value in values.items():
+                if isinstance(value, (list, Mapping, Domain)):
+                    raise SpecError(f"include.{side}.{name} = {brief(value)}, but must be one value")
+        own = problem.model.own_training
+        check(method, Space({} if own else config["client"], config["server"]), problem.model.hyperparameters)
+    return configs
+
+
+def tune(
+    problem: Federation,
+    space: Space | None = None,
+    *,
+    method: Method | str = methods.fedavg,
+    fedex: FedEx | None = _PAPERS,
+    schedule: Schedule | None = None,
+    budget: int | None = None,
+    recipe: Recipe | None = None,
+    cohort: float = 10,
+    target: str = "personalized",
+    seed: int = 0,
+    store: str | Place | Store | None = None,
+    workers: int | None = None,
+    cohorts: str | None = None,
+    progress: bool | Show | None = None,
+    engine: str = "auto",
+    sampler: Sampler | None = None,
+    proxy: Federation | None = None,
+    timeout: float | None = None,
+    **settings: Any,
+) -> Study:
+    """Tune a method's hyperparameters on a problem and return the finished study.
+
+    space       only ranges that it names are searched; if it names none, the method's own ranges are, except of what it
+                sets to one value. None: all of the method's and the model's ranges; ``Space()``: nothing
+    method      one of ``fedtuner.methods``, or its name: "fedprox"
+    fedex       None: every arm has one client configuration, which only the schedule tunes; ``tuner=`` replaces FedEx,
+                and so does the tuner that a schedule was published with (``fedpop``), unless another is given
+    schedule    by default the paper's successive halving, with 2000 rounds
+    cohort      clients per round, or (0.1) a part of those who are present; ``cohorts="shared"`` gives all arms the
+                same clients in the same round
+    target      arms are compared by the clients' models ("personalized") or the server's ("global")
+    store       a folder, or a URL such as s3://bucket/name; the same call continues the study in it. None: nothing
+                is kept
+    workers     processes, by default one per core; the result does not depend on their number
+    progress    True prints lines where there is no terminal for a progress bar; a fleet always does
+    engine      "auto" is "batched" for small networks that it covers, else "sequential"
+    sampler     proposes the arms: uniform draws, or e.g. ``samplers.optuna("tpe")``, which learns from finished arms
+    start_from  another study, its store or an exported folder: its best configurations are the first arms, and its
+                thetas are what FedEx begins with in them
+    proxy       another problem, such as public data: it is tuned there, and the configuration that is found is trained
+                here, with all the rounds of the budget
+    timeout     seconds after which the study ends; the best arm so far wins
+    patience    rounds, over all arms, after which the study ends if no score has improved; its best arm wins
+
+    Further settings are the other fields of ``Setup``; and ``executor`` and ``watch``, which do not change results:
+    ``watch`` is called with the journal's events: a function, a ``watchers.Watcher``, or several.
+    """
+    own = inside(schedule) is not None
+    unasked = "tuner" in settings or (fedex is _PAPERS and (budget is not None or recipe is not None or own))
+    if own and fedex is None:
+        settings.setdefault("tuner", none)
+    settings |= {k: v for k, v in (("cohorts", cohorts), ("sampler", sampler)) if v is not None}
+    where = Where.at(store)
+    if proxy is not None:
+        store = None if where.path is None else where.path / "proxy"
+    study = prepare(
+        problem if proxy is None else proxy, space, method=method, fedex=None if unasked else fedex, schedule=schedule,
+        budget=budget,
+        recipe=recipe, cohort=cohort, target=target, seed=seed, store=store, workers=workers, engine=engine, **settings,
+    )  # fmt: skip
+    study.run(progress, timeout=timeout)
+    return study if proxy is None else for_real(study, problem, where.store).run(progress, "training")
+
+
+def for_real(study: Study, problem: Federation, store: str | Place | Store | None) -> Study:
+    """Return the study, not yet run, that trains on a problem what was found on a proxy: for as many rounds."""
+    names = ("method", "cohort", "cohorts", "target", "weights", "combine", "privacy", "cooling", "seed", "engine")
+    same = {name: getattr(study.setup, name) for name in names}
+    setup = resolve(problem, **same, **study.found(study.schedule.budget))
+    return Study(setup, problem, replace(study.where, store=Where.at(store).store), study.default)
+
+
+def untuned(study: Study, progress: bool | Show | None = None, rounds: int | None = None) -> Study:
+    """Train the method's default configuration, or the user's own (``include=``), as it was before any tuning.
+
+    It gets all the study's rounds, or ``rounds`` of them. Its model after as many rounds as the study's longest arm is
+    kept, too: ``untuned(study).evaluate(rounds=study.schedule.longest)``. Its store is the folder ``untuned`` inside
+    the study's.
+    """
+    if not isinstance(study, Study):
+        raise SpecError(f"study = {brief(study)}, but must be a Study, such as tune(...) returns")
+    budget, setup, (method, cooling, today) = study.schedule.budget, study.setup, study.default
+    rounds = budget if rounds is None else checks.whole("rounds", rounds)
+    same = {f: getattr(setup, f) for f in ("cohort", "cohorts", "target", "across", "weights", "seed", "engine")}
+    plain = resolve(
+        study.problem, method=method, cooling=cooling, space=today, tuner=none, sampler=samplers.uniform,
+        schedule=Alone(rounds, min(rounds, study.schedule.longest)), screens=setup.screens, combine=setup.combine,
+        privacy=setup.privacy, **same,
+    )  # fmt: skip
+    return study.beside(study.journal.untuned, plain).run(progress, "untuned")
