@@ -114,6 +114,17 @@ def test_a_default_that_wins_on_a_sound_model_or_one_that_has_learned_most_goes_
     assert winner[1] == 73
 
 
+@pytest.mark.parametrize(("falls", "back"), [(0.0, True), (0.02, False)])
+def test_a_default_that_wins_a_long_duel_without_learning_in_it_trains_as_without_a_search(falls, back):
+    def losses(arm, t):
+        low = 1.5 - falls * t
+        return (1.6, 1.6) if arm == 3 else (low, low) if arm in (9, 10) else (1.8, 1.8)
+
+    schedule = Duel(500)
+    steps, _ = played(schedule, losses)
+    assert steps[2].start[10].parent == ((0, 13) if back else (9, 52))
+
+
 def test_a_leader_that_overshoots_runs_with_a_smaller_step():
     steps, _ = played(Duel(100), lambda arm, t: overshooting(t, 1.0) if arm in (3, 8) else (1.8, 1.8))
     assert steps[2].start == {8: Start(parent=(3, 12), change=SmallerStep("lr"), horizon=73)}

@@ -8,11 +8,12 @@
    above its lowest, where it has not fallen for a quarter of the run, or where it diverges, its training goes back to
    the model that it had there, with a smaller step.
 
-An arm *overshoots* if its model was worse than the untrained one in a fifth of its rounds of the duel: its step is too
+An arm *overshoots* if its model was worse than the untrained one in a tenth of its rounds of the duel: its step is too
 large. If the best arm overshoots and wins, the other one takes its place where its model is better and has settled;
-else the best arm runs with a smaller step. If it overshoots and the default wins on its model, learning fast does not
-last here. Unless most of the loss is gone by then, the default trains as it would have without a search, from the model
-that it had after the rung, with the server's own step and no cooling.
+else the best arm runs with a smaller step. If it overshoots and the default wins on its model, or wins a long duel and
+no longer learns in it, then learning fast does not last here. Unless most of the loss is gone by then, the default
+trains as it would have without a search, from the model that it had after the rung, with the server's own step and no
+cooling.
 
 Scores are losses, cut at the loss of the untrained model: what a model says that knows nothing says nothing about how
 badly. ``sum_of_both`` ranks arms that have hardly begun, ``smaller_of_both`` those of the duel and the run.
@@ -42,7 +43,8 @@ MOST_LEARNED = 0.5  # of the untrained model's loss: below it, a model is worth 
 HARDLY = 0.005  # of the untrained model's loss: a difference of models that have learned next to nothing
 WORSE = 0.25  # of the untrained model's error: how much worse clients do that start from a model worse than none
 WILDER = 2.0  # how many times the loss of another
-OVERSHOT, OFTEN = 0.2, 2  # of an arm's rounds of the duel, and at least: its model was worse than the untrained one
+OVERSHOT, OFTEN = 0.1, 2  # of an arm's rounds of the duel, and at least: its model was worse than the untrained one
+FLAT, MANY = 0.03, 20  # of the untrained model's loss: what a fall is, from one half of so many rounds to the other
 RISE = 0.2  # of the untrained model's loss: how far the smoothed score may rise above its lowest
 SMOOTHING = 0.9
 LOWER = 3.0  # a return divides the step by it
@@ -127,7 +129,8 @@ class Duel:
         change: Change | None = None
         if winner == rival and other == 0:
             loss = self._scores(evidence, smaller_of_both, untrained, self.rung)[rival][0]
-            if start and sound and overshoots(rounds[leader], untrained) and loss > MOST_LEARNED * untrained:
+            vain = overshoots(rounds[leader], untrained) or self._flat(rounds[rival], untrained)
+            if start and sound and vain and loss > MOST_LEARNED * untrained:
                 return (yield from self._run(own, first, (leader, rival), Plain(self.default_optimiser)))
         elif overshoots(rounds[winner], untrained):
             before = {arm: self._before(of, untrained) for arm, of in rounds.items()}
@@ -160,6 +163,14 @@ class Duel:
 
     def _before(self, records: Sequence[Record], untrained: float) -> float:
         return discounted([min(r.loss_before, untrained) for r in records], self.discount)
+
+    def _flat(self, records: Sequence[Record], untrained: float) -> bool:
+        """Return whether the loss before local training has not fallen from the first half to the second."""
+        half = len(records) // 2
+        first, second = (
+            sum(min(r.loss_before, untrained) for r in of) / max(1, len(of)) for of in (records[:half], records[half:])
+        )
+        return len(records) >= MANY and first - second < FLAT * untrained
 
     def _first_scores(self, evidence: Evidence, untrained: float) -> dict[int, Score]:
         """Return the scores of arms that have hardly begun; wrecks are behind all others.
