@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from fedtuner import Client, Simulation
-from fedtuner.data import cifar10, mnist_writers
+from fedtuner.data import cifar10, mnist_writers, partition
 from fedtuner.data.arrays import from_examples
 from fedtuner.problems import cifar10 as cifar
 from fedtuner.problems import digits, shakespeare
@@ -18,6 +20,8 @@ from fedtuner.problems import mnist_writers as writers
 from fedtuner.problems.models import mlp, small_cnn
 from fedtuner.pytorch import Task
 from fedtuner.rng import stream
+
+SHALLOW = partial(mlp, 64, 64, 10)
 
 
 def digits_times(factor: float) -> Simulation:
@@ -79,6 +83,36 @@ def easy() -> Simulation:
     return Simulation(Task(partial(mlp, 20, 32, 2)), clients, "easy")
 
 
+def digits_dealt(alpha: float, wrong: float = 0.0, build: Callable[[], Any] = SHALLOW) -> Simulation:
+    """Return the digits dealt to thirty clients by Dirichlet(alpha); of the labels to learn from, a part is wrong.
+
+    Test splits have two fifths of the examples, and right labels.
+    """
+    whole = [splits(client) for client in digits.problem().clients]
+    x, y = (np.concatenate([split[n] for client in whole for split in client]) for n in (0, 1))
+    rng, clients = stream(0, "digits dealt"), []
+    for i, rows in enumerate(partition.dirichlet(y, 30, alpha)):
+        if len(rows) < 12:
+            continue
+        rows = rng.permutation(rows)
+        test, valid = int(0.4 * len(rows)), int(0.55 * len(rows))
+        parts = []
+        for n, of in enumerate((rows[valid:], rows[test:valid], rows[:test])):
+            labels, lies = y[of].copy(), rng.random(len(of)) < wrong
+            if n < 2:
+                labels[lies] = rng.integers(0, 10, int(lies.sum()))
+            parts.append((x[of], labels))
+        clients.append(Client(i, *parts))
+    return Simulation(Task(build), clients, f"digits, Dirichlet {alpha:g}, {100 * wrong:g} % wrong")
+
+
+def deep() -> Any:
+    """Return a perceptron with three hidden layers."""
+    widths = [64, 64, 64, 64]
+    layers = [m for a, b in pairwise(widths) for m in (nn.Linear(a, b), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], 10))
+
+
 def _tested(clients: Sequence[Client], tests: Sequence[tuple[Any, Any]]) -> list[Client]:
     """Return clients with larger test splits: in a tenth of so few examples, half a point is two of them."""
     return [replace(client, test=test) for client, test in zip(clients, tests, strict=True)]
@@ -108,6 +142,9 @@ PROBLEMS: dict[str, Callable[[], Simulation]] = {
     "shift01": partial(digits_times, 0.1),
     "shift20": partial(writers100_times, 20.0),
     "easy": easy,
+    "few-labels": partial(digits_dealt, 0.1),
+    "noisy": partial(digits_dealt, 0.5, 0.25),
+    "deep": partial(digits_dealt, 0.5, 0.0, deep),
     "writers-cnn": writers.problem_small,
     "writers539-cnn": writers539_cnn,
     "writers-iid-cnn": writers.problem_iid_small,

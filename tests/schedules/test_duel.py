@@ -6,7 +6,7 @@ from fedtuner.core.records import Arm, Record, Row
 from fedtuner.core.schedule import Evidence, Play, Start, outline
 from fedtuner.errors import SpecError
 from fedtuner.schedules import Alone, Duel
-from fedtuner.schedules.duel_and_run import Plain
+from fedtuner.schedules.duel_and_run import Plain, SmallerStep
 from fedtuner.testing import ScheduleLaws
 
 
@@ -73,7 +73,7 @@ def played(schedule, losses, ended=lambda arm, at: "", error_after=lambda arm, a
 
 
 def test_the_best_arm_meets_the_default_in_a_duel_from_its_own_model():
-    steps, winner = played(Duel(100), lambda arm, t: (0.5, 0.5) if arm in (3, 8) else (1.0, 1.0))
+    steps, winner = played(Duel(100), lambda arm, t: (0.3, 0.3) if arm in (3, 8) else (1.0, 1.0))
     rung, duel, *run = steps
     assert rung.until == dict.fromkeys(range(7), 3)
     assert duel.start == {7: Start(parent=(3, 3), like=0)}
@@ -84,12 +84,17 @@ def test_the_best_arm_meets_the_default_in_a_duel_from_its_own_model():
     assert winner == (8, 73)
 
 
-def test_the_default_may_win_the_duel():
-    steps, winner = played(
-        Duel(100, default_optimiser="sgd"),
-        lambda arm, t: (1.6, 1.6) if arm == 3 else (1.5, 1.5) if arm in (7, 8) else (1.8, 1.8),
-    )
-    # It goes on as it would have without a search: from its own model, with the server's own step, without cooling.
+def overshooting(t, usual=1.6):
+    """Return losses that are above the untrained one's, 2.0, in every third round of the duel."""
+    return (2.5, usual) if t > 3 and t % 3 == 1 else (usual, usual)
+
+
+def test_a_default_that_wins_on_the_model_of_an_arm_that_overshoots_trains_as_without_a_search():
+    def losses(arm, t):
+        return overshooting(t) if arm == 3 else (1.5 - t / 100, 1.5 - t / 100) if arm in (7, 8) else (1.8, 1.8)
+
+    steps, winner = played(Duel(100, default_optimiser="sgd"), losses)
+    # From its own model, with the server's own step, without cooling.
     assert steps[1].keep == ((0, 3),)
     assert steps[2].start == {8: Start(parent=(0, 3), change=Plain("sgd"))}
     assert steps[2].start[8].change(None, Arm(0, {"lr": 1.0}, {"optimiser": "fedexp"}), None)[1] == {"optimiser": "sgd"}
@@ -97,12 +102,48 @@ def test_the_default_may_win_the_duel():
     assert winner == (8, 64)
 
 
-def test_a_default_that_wins_with_a_model_that_has_learned_most_goes_on_with_it():
-    steps, winner = played(
-        Duel(100), lambda arm, t: (0.6, 0.6) if arm == 3 else (0.5, 0.5) if arm in (7, 8) else (1.0, 1.0)
-    )
+@pytest.mark.parametrize("leader", [lambda t: (1.6, 1.6), lambda t: overshooting(t, 0.6)])
+def test_a_default_that_wins_on_a_sound_model_or_one_that_has_learned_most_goes_on_with_it(leader):
+    low = 1.5 if leader(3) == (1.6, 1.6) else 0.4
+
+    def losses(arm, t):
+        return leader(t) if arm == 3 else (low - t / 200, low - t / 200) if arm in (7, 8) else (1.8, 1.8)
+
+    steps, winner = played(Duel(100), losses)
     assert steps[2].start == {8: Start(parent=(7, 12), horizon=73)}
-    assert winner == (8, 73)
+    assert winner[1] == 73
+
+
+@pytest.mark.parametrize(("falls", "back"), [(0.0, True), (0.02, False)])
+def test_a_default_that_wins_a_long_duel_without_learning_in_it_trains_as_without_a_search(falls, back):
+    def losses(arm, t):
+        low = 1.5 - falls * t
+        return (1.6, 1.6) if arm == 3 else (low, low) if arm in (9, 10) else (1.8, 1.8)
+
+    schedule = Duel(500)
+    steps, _ = played(schedule, losses)
+    assert steps[2].start[10].parent == ((0, 13) if back else (9, 52))
+
+
+def test_a_leader_that_overshoots_runs_with_a_smaller_step():
+    steps, _ = played(Duel(100), lambda arm, t: overshooting(t, 1.0) if arm in (3, 8) else (1.8, 1.8))
+    assert steps[2].start == {8: Start(parent=(3, 12), change=SmallerStep("lr"), horizon=73)}
+    steps, _ = played(Duel(100), lambda arm, t: (2.5 if t == 6 else 1.0, 1.0) if arm in (3, 8) else (1.8, 1.8))
+    assert steps[2].start == {8: Start(parent=(3, 12), horizon=73)}  # once is chance
+
+
+def test_a_leader_that_overshoots_gives_way_to_a_better_model_that_has_settled():
+    """Its clients' models are better after local training, so it would win; its server's model is not."""
+
+    def losses(arm, t, until=5):
+        if arm == 3:
+            return (2.5, 0.5) if t > 3 and t % 3 == 1 else (1.7, 0.5)
+        return (2.2 if t < until else 1.2, 1.1) if arm == 7 else (1.9, 1.9)
+
+    steps, _ = played(Duel(100), losses)
+    assert steps[2].start[8] == Start(parent=(7, 12), horizon=73)
+    steps, _ = played(Duel(100), lambda arm, t: losses(arm, t, until=12))
+    assert steps[2].start[8] == Start(parent=(3, 12), change=SmallerStep("lr"), horizon=73)
 
 
 def test_a_duel_is_not_won_by_clients_that_learn_by_themselves():
@@ -160,9 +201,9 @@ def test_a_default_that_explodes_does_not_win_a_tie():
     def losses(arm, t):
         return (40.0, 30.0) if arm == 0 else (5.0, 1.0) if arm == 3 else (5.0, 2.0)
 
-    steps, winner = played(Duel(100), losses)
+    steps, _ = played(Duel(100), losses)
     assert steps[1].until == {3: 12, 0: 12}
-    assert (steps[2].start[7].parent, winner) == ((3, 12), (7, 73))
+    assert steps[2].start[7].parent == (3, 12)
     steps, _ = played(Duel(100), lambda arm, t: (9.0, 2.0) if arm == 0 else losses(arm, t))
     assert steps[2].start[7].parent == (0, 12)  # 9 is less than twice 5
 
@@ -191,6 +232,35 @@ def test_a_run_that_rises_goes_back_to_its_lowest_with_a_smaller_step():
     assert back.start[1].change(None, Arm(0, {"lr": 0.3, "epochs": 2}, {}), None) == ({"lr": 0.3 / 3, "epochs": 2}, {})
     assert all((0, parent[1]) in step.keep for step in steps[steps.index(back) :][:1])
     assert winner == (1, horizon)
+
+
+def test_a_run_whose_score_does_not_fall_goes_back_with_a_smaller_step():
+    """It stays at 1.0, half of the untrained loss; with a third of the step it falls."""
+    schedule = Duel(120, arms=1)
+    steps, winner = played(schedule, lambda arm, t: (1.0, 1.0) if arm == 0 else (1.0 - t / 200, 1.0 - t / 200))
+    starts = {arm: start for step in steps for arm, start in step.start.items()}
+    assert list(starts) == [0, 1]
+    assert starts[1].change == SmallerStep("lr")
+    assert winner == (1, starts[1].horizon)
+
+
+@pytest.mark.parametrize("loss", [1.0, 0.4])
+def test_a_score_that_a_smaller_step_does_not_lower_or_that_is_low_may_stay(loss):
+    """The score starts at the untrained loss, 2.0, and so is still falling in the first rounds."""
+    steps, winner = played(Duel(240, arms=1), lambda arm, t: (loss, loss + (1e-3 if arm else 0)))
+    starts = [arm for step in steps for arm in step.start]
+    assert starts == ([0, 1] if loss == 1.0 else [0])
+    assert winner[0] == starts[-1]
+
+
+def test_a_second_return_to_the_same_model_has_a_step_that_is_smaller_still():
+    def losses(arm, t):
+        return (1.0 / t, 1.0 / t) if t < 30 and arm == 0 else (3.0, 3.0)
+
+    steps, _ = played(Duel(120, arms=1), losses)
+    changes = [start.change for step in steps for start in step.start.values()][1:]
+    assert changes == [SmallerStep("lr", 1), SmallerStep("lr", 2), SmallerStep("lr", 3)]
+    assert changes[2](None, Arm(0, {"lr": 2.7}, {}), None)[0] == {"lr": pytest.approx(0.1)}
 
 
 def test_a_run_that_diverges_goes_back_at_most_three_times_and_returns_no_wreck():

@@ -5,10 +5,15 @@
    the best arm's model: what is compared is how a configuration goes on from a model that learns, not how it begins.
    Where the best arm's model is no better than an untrained one, each goes on from its own: it may be beyond repair.
 3. The winner trains alone for the rest of the budget. Its rounds are watched. Where its smoothed score rises clearly
-   above its lowest, or where it diverges, its training goes back to the model that it had there, with a smaller step.
-   A default that wins on the other's model has shown that learning fast does not last here. Unless most of the loss is
-   gone by then, it trains as it would have without a search, from the model that it had after the rung, with the
-   server's own step and no cooling.
+   above its lowest, where it has not fallen for a quarter of the run, or where it diverges, its training goes back to
+   the model that it had there, with a smaller step.
+
+An arm *overshoots* if its model was worse than the untrained one in a tenth of its rounds of the duel: its step is too
+large. If the best arm overshoots and wins, the other one takes its place where its model is better and has settled;
+else the best arm runs with a smaller step. If it overshoots and the default wins on its model, or wins a long duel and
+no longer learns in it, then learning fast does not last here. Unless most of the loss is gone by then, the default
+trains as it would have without a search, from the model that it had after the rung, with the server's own step and no
+cooling.
 
 Scores are losses, cut at the loss of the untrained model: what a model says that knows nothing says nothing about how
 badly. ``sum_of_both`` ranks arms that have hardly begun, ``smaller_of_both`` those of the duel and the run.
@@ -38,10 +43,15 @@ MOST_LEARNED = 0.5  # of the untrained model's loss: below it, a model is worth 
 HARDLY = 0.005  # of the untrained model's loss: a difference of models that have learned next to nothing
 WORSE = 0.25  # of the untrained model's error: how much worse clients do that start from a model worse than none
 WILDER = 2.0  # how many times the loss of another
+OVERSHOT, OFTEN = 0.1, 2  # of an arm's rounds of the duel, and at least: its model was worse than the untrained one
+FLAT, MANY = 0.03, 20  # of the untrained model's loss: what a fall is, from one half of so many rounds to the other
 RISE = 0.2  # of the untrained model's loss: how far the smoothed score may rise above its lowest
 SMOOTHING = 0.9
 LOWER = 3.0  # a return divides the step by it
 PIECES = 24  # of the run; after each, its rounds are looked at
+STALLED = 6  # pieces in which the smoothed score has not fallen
+FALLEN = 0.01  # of the untrained model's loss: by how much it falls, if it does
+LOW = 0.25  # of the untrained model's loss: below it, a score need not fall any more
 
 
 @dataclass(frozen=True)
@@ -115,10 +125,21 @@ class Duel:
         evidence = yield Step({leader: until, rival: until}, start, out, (own,))
         winner = self._winner(evidence, leader, rival, untrained)
         first = self.arms + len(start)
-        loss = self._scores(evidence, smaller_of_both, untrained, self.rung)[rival][0]
-        if start and other == 0 and winner == rival and sound and loss > MOST_LEARNED * untrained:
-            return (yield from self._run(own, first, (leader, rival), Plain(self.default_optimiser)))
-        return (yield from self._run((winner, until), first, (rival if winner == leader else leader,)))
+        rounds = {arm: [r for r in evidence.records[arm] if r.round > self.rung] for arm in (leader, rival)}
+        change: Change | None = None
+        if winner == rival and other == 0:
+            loss = self._scores(evidence, smaller_of_both, untrained, self.rung)[rival][0]
+            vain = overshoots(rounds[leader], untrained) or self._flat(rounds[rival], untrained)
+            if start and sound and vain and loss > MOST_LEARNED * untrained:
+                return (yield from self._run(own, first, (leader, rival), Plain(self.default_optimiser)))
+        elif overshoots(rounds[winner], untrained):
+            before = {arm: self._before(of, untrained) for arm, of in rounds.items()}
+            settled = not any(r.loss_before > untrained for r in rounds[rival][len(rounds[rival]) // 2 :])
+            if winner == leader != 0 and rival not in evidence.ended and settled and before[rival] < before[leader]:
+                winner = rival
+            else:
+                change = SmallerStep(self.step)
+        return (yield from self._run((winner, until), first, (rival if winner == leader else leader,), change))
 
     def _winner(self, evidence: Evidence, leader: int, rival: int, untrained: float) -> int:
         """Return the better one after a duel.
@@ -142,6 +163,14 @@ class Duel:
 
     def _before(self, records: Sequence[Record], untrained: float) -> float:
         return discounted([min(r.loss_before, untrained) for r in records], self.discount)
+
+    def _flat(self, records: Sequence[Record], untrained: float) -> bool:
+        """Return whether the loss before local training has not fallen from the first half to the second."""
+        half = len(records) // 2
+        first, second = (
+            sum(min(r.loss_before, untrained) for r in of) / max(1, len(of)) for of in (records[:half], records[half:])
+        )
+        return len(records) >= MANY and first - second < FLAT * untrained
 
     def _first_scores(self, evidence: Evidence, untrained: float) -> dict[int, Score]:
         """Return the scores of arms that have hardly begun; wrecks are behind all others.
@@ -176,13 +205,15 @@ class Duel:
         return scores
 
     def _run(
-        self, parent: Key | None, first: int, out: tuple[int, ...], plain: Change | None = None
+        self, parent: Key | None, first: int, out: tuple[int, ...], change: Change | None = None
     ) -> Generator[Step, Evidence, Key]:
-        """Train one arm to the end, going back where its score rises; return the model to take."""
+        """Train one arm to the end, going back where its score rises or stays; return the model to take."""
         arm, at, left = first, parent[1] if parent else 0, self.run
         piece, returns, untrained = max(1, self.run // PIECES), 0, math.nan
-        start = {arm: Start(parent=parent, change=plain, horizon=None if plain else at + left)}
+        start = {arm: Start(parent=parent, change=change, horizon=None if isinstance(change, Plain) else at + left)}
         smoothed, lowest, kept = math.nan, math.inf, (arm, at)
+        fallen, since, fell = math.inf, 0, False  # the score when it last fell, pieces since, and whether it did at all
+        again = 0  # returns to the same model
         while True:
             until = at + min(piece, left)
             keep = (kept,) if lowest < math.inf else ()
@@ -197,18 +228,31 @@ class Duel:
             left, at, start, out = left - (now - at), now, {}, ()
             if smoothed < lowest and not ended:
                 lowest, kept = smoothed, (arm, at)
+            if smoothed < fallen - FALLEN * untrained:
+                fallen, since, fell = smoothed, 0, True
+            else:
+                since += 1
             wrecked = ended or smoothed > lowest + RISE * untrained
+            # Where the score has not fallen with a smaller step, the step is not what keeps it up.
+            stalled = since >= STALLED and fell and smoothed > LOW * untrained and returns < self.returns
             if not left or (ended and lowest == math.inf) or (wrecked and returns == self.returns):
                 return kept if wrecked and lowest < math.inf else (arm, at)
-            if wrecked:
+            if wrecked or stalled:
+                again = again + 1 if kept[0] != arm else 1
                 arm, at, smoothed, returns = arm + 1, kept[1], lowest, returns + 1
-                start = {arm: Start(parent=kept, change=SmallerStep(self.step), horizon=at + left)}
+                fallen, since, fell = lowest, 0, False
+                start = {arm: Start(parent=kept, change=SmallerStep(self.step, again), horizon=at + left)}
 
 
 def untrained_loss(records: Sequence[Record]) -> float:
     """Return the mean loss of the model before its first round; infinite if nobody validated it."""
     first = records[0].loss_before if records else math.nan
     return first if math.isfinite(first) else math.inf
+
+
+def overshoots(records: Sequence[Record], untrained: float) -> bool:
+    """Return whether the server's model was worse than the untrained one in too many of these rounds."""
+    return sum(r.loss_before > untrained for r in records) >= max(OFTEN, OVERSHOT * len(records))
 
 
 def typical(records: Sequence[Record], since: int) -> float:
@@ -281,10 +325,11 @@ class SmallerStep:
     """The change of an arm that divides one of its client hyperparameters."""
 
     name: str
+    times: int = 1
 
     def __call__(self, space: Space, arm: Arm, rng: Rng) -> tuple[Config, Config]:
         """Return the arm's configurations with a smaller step."""
         value = arm.client.get(self.name)
         if isinstance(value, (str, bool)) or value is None:
             return arm.client, arm.server
-        return {**arm.client, self.name: value / LOWER}, arm.server
+        return {**arm.client, self.name: value / LOWER**self.times}, arm.server
