@@ -84,22 +84,31 @@ def test_the_best_arm_meets_the_default_in_a_duel_from_its_own_model():
     assert winner == (8, 73)
 
 
-def overshooting(t, usual=1.6):
+def overshooting(t, usual=1.6, rung=3):
     """Return losses that are above the untrained one's, 2.0, in every third round of the duel."""
-    return (2.5, usual) if t > 3 and t % 3 == 1 else (usual, usual)
+    return (2.5, usual) if t > rung and t % 3 == 1 else (usual, usual)
 
 
-def test_a_default_that_wins_on_the_model_of_an_arm_that_overshoots_trains_as_without_a_search():
+@pytest.mark.parametrize("budget", [100, 500])
+def test_a_default_that_wins_on_the_model_of_an_arm_that_overshoots_goes_back_to_its_own(budget):
+    schedule = Duel(budget, default_optimiser="sgd")
+    rung, rival = schedule.rung, schedule.arms
+
     def losses(arm, t):
-        return overshooting(t) if arm == 3 else (1.5 - t / 100, 1.5 - t / 100) if arm in (7, 8) else (1.8, 1.8)
+        low = 1.5 - t / 200
+        return overshooting(t, rung=rung) if arm == 3 else (low, low) if arm >= rival else (1.8, 1.8)
 
-    steps, winner = played(Duel(100, default_optimiser="sgd"), losses)
-    # From its own model, with the server's own step, without cooling.
-    assert steps[1].keep == ((0, 3),)
-    assert steps[2].start == {8: Start(parent=(0, 3), change=Plain("sgd"))}
-    assert steps[2].start[8].change(None, Arm(0, {"lr": 1.0}, {"optimiser": "fedexp"}), None)[1] == {"optimiser": "sgd"}
-    assert set(steps[2].out) == {3, 7}
-    assert winner == (8, 64)
+    steps, winner = played(schedule, losses)
+    assert steps[1].keep == ((0, rung),)
+    start = steps[2].start[rival + 1]
+    assert start.parent == (0, rung)
+    assert set(steps[2].out) == {3, rival}
+    assert winner[1] == rung + schedule.run
+    # After a long duel it trains as it would have without a search: with the server's own step, without cooling.
+    assert start.change == (Plain("sgd") if budget == 500 else None)
+    assert start.horizon == (None if budget == 500 else rung + schedule.run)
+    config = Plain("sgd")(None, Arm(0, {"lr": 1.0}, {"optimiser": "fedexp"}), None)
+    assert config == ({"lr": 1.0}, {"optimiser": "sgd"})
 
 
 @pytest.mark.parametrize("leader", [lambda t: (1.6, 1.6), lambda t: overshooting(t, 0.6)])

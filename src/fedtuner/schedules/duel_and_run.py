@@ -11,9 +11,9 @@
 An arm *overshoots* if its model was worse than the untrained one in a tenth of its rounds of the duel: its step is too
 large. If the best arm overshoots and wins, the other one takes its place where its model is better and has settled;
 else the best arm runs with a smaller step. If it overshoots and the default wins on its model, or wins a long duel and
-no longer learns in it, then learning fast does not last here. Unless most of the loss is gone by then, the default
-trains as it would have without a search, from the model that it had after the rung, with the server's own step and no
-cooling.
+no longer learns in it, then learning fast does not last here. Unless most of the loss is gone by then, the default goes
+on from the model that it had after the rung. After a long duel, when it has rounds enough, it trains as it would have
+without a search, with the server's own step and no cooling.
 
 Scores are losses, cut at the loss of the untrained model: what a model says that knows nothing says nothing about how
 badly. ``sum_of_both`` ranks arms that have hardly begun, ``smaller_of_both`` those of the duel and the run.
@@ -44,7 +44,10 @@ HARDLY = 0.005  # of the untrained model's loss: a difference of models that hav
 WORSE = 0.25  # of the untrained model's error: how much worse clients do that start from a model worse than none
 WILDER = 2.0  # how many times the loss of another
 OVERSHOT, OFTEN = 0.1, 2  # of an arm's rounds of the duel, and at least: its model was worse than the untrained one
-FLAT, MANY = 0.03, 20  # of the untrained model's loss: what a fall is, from one half of so many rounds to the other
+FLAT, MANY = (
+    0.03,
+    20,
+)  # of the untrained model's loss: a fall from one half of a duel to the other; rounds of a long one
 RISE = 0.2  # of the untrained model's loss: how far the smoothed score may rise above its lowest
 SMOOTHING = 0.9
 LOWER = 3.0  # a return divides the step by it
@@ -131,7 +134,8 @@ class Duel:
             loss = self._scores(evidence, smaller_of_both, untrained, self.rung)[rival][0]
             vain = overshoots(rounds[leader], untrained) or self._flat(rounds[rival], untrained)
             if start and sound and vain and loss > MOST_LEARNED * untrained:
-                return (yield from self._run(own, first, (leader, rival), Plain(self.default_optimiser)))
+                plain = Plain(self.default_optimiser) if len(rounds[rival]) >= MANY else None
+                return (yield from self._run(own, first, (leader, rival), plain))
         elif overshoots(rounds[winner], untrained):
             before = {arm: self._before(of, untrained) for arm, of in rounds.items()}
             settled = not any(r.loss_before > untrained for r in rounds[rival][len(rounds[rival]) // 2 :])
