@@ -72,6 +72,7 @@ def test_block_after_block_is_all_at_once(model, workers, monkeypatch):
     assert told == [(7, 30), (14, 30), (21, 30), (28, 30), (30, 30)]
 
 
+@pytest.mark.slow
 def test_what_is_kept_of_a_client_is_small():
     """Not kilobytes: no reports, jobs or rows of the blocks before."""
     clients, block, federation = 50_000, 1_000, toys.problem()

@@ -86,7 +86,7 @@ def scale(monkeypatch):
 @pytest.mark.parametrize(
     ("workers", "arms", "halved", "least"),
     [
-        (1, 3, True, 0.95),
+        pytest.param(1, 3, True, 0.95, marks=pytest.mark.slow),
         (9, 9, False, 0.95),
         (90, 9, False, 0.95),  # each client of each arm on a worker of its own
         (18, 9, False, 0.95),
@@ -102,6 +102,7 @@ def test_a_driver_keeps_its_workers_busy(scale, workers, arms, halved, least):
     assert least < found["efficiency"] <= 1.0001
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "arms", "mb"), [(10, 27, 100), (3, 9, 500), (40, 9, 100)])
 def test_answers_without_a_state_may_overtake_those_with_one(scale, workers, arms, mb):
     """A state takes a while on the network; no round is lost, or counted twice."""
