@@ -121,6 +121,7 @@ def test_an_unknown_name_is_told(capsys):
 # Numbers of the README beside the staged data.
 
 
+@pytest.mark.slow
 @here("mnist_by_writer")
 @pytest.mark.parametrize("name", ["mnist_by_writer", "mnist-writers"])
 def test_mnist_by_writer_agrees(name, capsys):

@@ -66,6 +66,7 @@ def test_a_study_is_that_of_a_list_of_the_same_clients():
     assert found[0].evaluate("test") == found[1].evaluate("test")
 
 
+@pytest.mark.slow
 def test_the_same_for_any_number_of_workers(tmp_path):
     studies = [study_of(ft.LazyClients(200, (4, 2, 2), make), workers=n) for n in (1, 2)]
     assert repr(studies[0].history) == repr(studies[1].history)

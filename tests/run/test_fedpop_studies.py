@@ -135,6 +135,7 @@ def test_the_page_has_the_lineage(study):
 # To the bit
 
 
+@pytest.mark.slow
 def test_workers_change_nothing(study, tmp_path):
     tune(store=tmp_path / "two", workers=2)
     assert_same(tmp_path / "two", study.path)

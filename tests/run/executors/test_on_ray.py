@@ -83,10 +83,11 @@ def scale(monkeypatch):
         sys.modules.pop(name, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "arms", "halved", "least"),
     [
-        pytest.param(1, 3, True, 0.95, marks=pytest.mark.slow),
+        (1, 3, True, 0.95),
         (9, 9, False, 0.95),
         (90, 9, False, 0.95),  # each client of each arm on a worker of its own
         (18, 9, False, 0.95),
