@@ -49,13 +49,7 @@ def test_documentation_shows_the_lines_that_a_user_writes() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("app", APPS)
 def test_the_tuned_app_is_ahead_of_the_untuned_one_with_the_same_rounds(app: str) -> None:
-    """Of Flower's own FedAvg, on test data of writers that no device has.
-
-    On one thread: beside another test, several wait for each other, which takes fifteen times as long.
-    """
+    """Of Flower's own FedAvg, on test data of writers that no device has."""
     pytest.importorskip("torch")
-    from fedtuner.tasks.tensors import one_thread
-
-    with one_thread():
-        untuned, tuned = errors(app, nodes=10, budget=100, seed=0)
+    untuned, tuned = errors(app, nodes=10, budget=100, seed=0)
     assert tuned < untuned
