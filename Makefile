@@ -7,26 +7,19 @@ PFL := .venv-pfl
 BROWSER := .browser
 WATCHERS := .venv-watchers
 S3 := .venv-s3
-# Two processes, a file of tests in one of them; the files in their order, Flower's networks first (tests/conftest.py):
-# they wait while the rest computes.
-PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 # These fork most, and import no torch: a fork of a process that has it takes five times as long. So they run first, alone.
 FORKING := tests/core tests/methods tests/report tests/run
+# These start a Ray cluster, whose processes need both cores; a process that is connected to one must not fork.
+CLUSTER := tests/cluster
+OTHERS := $(FORKING:%=--ignore=%) $(CLUSTER:%=--ignore=%)
+# Two processes, a file of tests in one of them; the files in their order, the longest first (tests/conftest.py).
+BY_FILE := -n 2 --dist loadfile --no-loadscope-reorder
 # The tests start many processes, which need not compile the code again.
 unexport PYTHONDONTWRITEBYTECODE
 # Inputs of each kind that make fuzz tries.
 FUZZ ?= 2000
 # The commit whose bits are to stay.
 BASE := 6e8a5d8
-
-# These start a Ray cluster, whose processes need both cores; a process that is connected to one must not fork.
-CLUSTER := tests/cluster
-
-# All parts are run, whatever the first ones find.
-pytest = $(BIN)/python -m pytest $(PARALLEL) $(1) $(FORKING); first=$$?; \
-	$(BIN)/python -m pytest $(1) $(CLUSTER); second=$$?; test $$second = 5 && second=0; \
-	$(BIN)/python -m pytest $(PARALLEL) $(1) $(FORKING:%=--ignore=%) $(CLUSTER:%=--ignore=%) && \
-	test $$second = 0 && exit $$first
 
 .PHONY: help setup demo test quick fuzz faults check bits wheel flower-simulation pfl watchers s3 clean
 help:
@@ -56,15 +49,20 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 demo: setup
 	@$(BIN)/fedtuner run digits --budget 500 --baseline
 
+# All parts are run, whatever the first ones find.
 test: setup $(SIMULATION)/.ready $(PFL)/.ready $(WATCHERS)/.ready $(S3)/.ready $(BROWSER)/.ready
-	@$(call pytest,)
+	@$(BIN)/python -m pytest $(BY_FILE) $(FORKING); first=$$?; \
+	$(BIN)/python -m pytest $(CLUSTER); second=$$?; \
+	$(BIN)/python -m pytest $(BY_FILE) $(OTHERS) && test "$$first $$second" = "0 0"
 
+# None of the cluster's tests is quick. A process that has run out of tests takes some of the other's.
 quick: setup
-	@$(call pytest,-m "not slow")
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(FORKING); first=$$?; \
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(OTHERS) && test $$first = 0
 
 # make test tries a few of them.
 fuzz: setup
-	@FUZZ=$(FUZZ) $(BIN)/python -m pytest $(PARALLEL) tests/inputs/test_fuzzed_files.py tests/flower/test_attacks.py -k "test_any or fuzzed"
+	@FUZZ=$(FUZZ) $(BIN)/python -m pytest $(BY_FILE) tests/inputs/test_fuzzed_files.py tests/flower/test_attacks.py -k "test_any or fuzzed"
 
 # make test has the most common of them.
 faults: setup

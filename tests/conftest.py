@@ -12,9 +12,15 @@ from hypothesis import settings
 import leftovers
 from fedtuner import cli
 
+# Threads of torch that wait for each other sleep, here and in every process that is started. By default they spin: a
+# step of an LSTM takes thirty times as much CPU then, where two tests share two cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 # A busy machine is no failure.
 settings.register_profile("all", deadline=None, database=None)
-settings.register_profile("quick", settings.get_profile("all"), max_examples=25)
+settings.register_profile("quick", settings.get_profile("all"), max_examples=10)
+
+LONG = ("test_deployment", "test_simulation_engine", "test_examples", "test_docs")  # Flower; the docs' own studies
 
 _MARK = pytest.StashKey[str]()
 _WATCHDOG: pytest.StashKey[subprocess.Popen[bytes]] = pytest.StashKey()
@@ -43,12 +49,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Flower's networks first: they wait most of the time, and meanwhile another process computes.
+    """The files that take a minute or more first, then those with the most slow tests.
 
-    Then the files with the most slow tests, so that the last ones are short and all processes end together.
+    So the last ones are short, and all processes end together.
     """
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
-    items.sort(key=lambda item: (item.path.stem != "test_deployment", -slow[item.path]))
+    items.sort(key=lambda item: (item.path.stem not in LONG, -slow[item.path]))
 
 
 def pytest_collection_finish() -> None:

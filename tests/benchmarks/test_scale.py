@@ -22,6 +22,7 @@ def scale(monkeypatch):
             del sys.modules[name]
 
 
+@pytest.mark.slow
 def test_what_a_federations_size_costs_is_measured(scale):
     found = scale("clients").measure(500, True)
     assert (found["clients"], found["rounds"]) == (500, 200)

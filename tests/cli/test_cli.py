@@ -498,6 +498,7 @@ def test_every_command_has_help(command, capsys):
     assert "usage: fedtuner" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["fedtuner", "fedtuner.cli"])
 def test_the_command_as_a_module(module):
     said = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)

@@ -34,6 +34,7 @@ def test_the_sample_that_is_asked_for_is_drawn_and_named(capsys):
     assert (shown["sample"], shown["clients"], shown["population"]) == (40, found.clients, 60)
 
 
+@pytest.mark.slow
 def test_of_many_clients_a_sample_is_drawn_unless_all_are_asked_for(capsys, monkeypatch):
     monkeypatch.setattr(sampling, "MANY", 50)
     monkeypatch.setattr(sampling, "ENOUGH", 40)

@@ -132,7 +132,7 @@ one = np.ones(1, np.float32)  # broadcast: the data is small, the model is not
 clients = [ft.Client(i, (np.full((2, 1), i % 7, np.float32), one), (np.full((1, 1), i % 7, np.float32), one))
            for i in range(1000)]
 study = ft.tune(ft.Simulation(Quadratics(1_000_000), clients), space=ft.Space(), method=ft.methods.scaffold,
-                fedex=None, schedule=ft.random_search(40, 40), cohort=25, store=sys.argv[1], workers=1)
+                fedex=None, schedule=ft.random_search(16, 16), cohort=25, store=sys.argv[1], workers=1)
 remembered = study.state(study.winner).memory
 peak = re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())  # ru_maxrss counts the parent's, too
 print(len(remembered), int(peak[1]) // 1024)
@@ -141,8 +141,8 @@ print(len(remembered), int(peak[1]) // 1024)
 
 @pytest.mark.slow
 def test_a_thousand_clients_of_a_million_parameters_fit_in_a_gigabyte(tmp_path):
-    """The control variates of all clients are 4 GB, and those of the clients met here 2.5 GB."""
+    """The control variates of all clients are 4 GB, and those of the clients met here 1.3 GB."""
     done = subprocess.run([sys.executable, "-c", BIG, str(tmp_path)], capture_output=True, text=True, check=True)
     remembered, megabytes = map(int, done.stdout.split())
-    assert remembered > 600  # 40 rounds of 25 of 1000 clients meet about 640 of them
+    assert remembered > 300  # 16 rounds of 25 of 1000 clients meet about 330 of them
     assert megabytes < 1000

@@ -41,6 +41,7 @@ def test_f1_of_two_classes_and_of_several_is_scikit_learns():
     assert f1(4, positive=2).measured(0.0, [(output, y)], 300).error == pytest.approx(1 - third)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("one_score", [False, True])
 def test_auc_by_a_histogram_is_scikit_learns_up_to_its_bins(one_score):
     from sklearn.metrics import roc_auc_score

@@ -21,6 +21,7 @@ def server_of(study):
     return study.run(progress=False).best.server
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OWN)
 def test_what_the_space_does_not_name_is_the_optimisers(name):
     lr, momentum = OWN[name]

@@ -111,6 +111,7 @@ def test_a_folder_that_cannot_be_written_to_is_converted_elsewhere(tmp_path, mon
     assert not (tmp_path / "given" / "femnist.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_femnist_by_chance_mixes_the_writers(tmp_path):
     users = {f"f{i}": {"x": [[i / 255] * 784] * 40, "y": [i] * 40} for i in range(10)}
     write(tmp_path / "a.json", users)

@@ -11,6 +11,7 @@ from fedtuner.data import mnist_writers
 from fedtuner.errors import SpecError
 
 
+@pytest.mark.slow
 @staged("mnist_by_writer", "mnist_by_writer.npz")
 @pytest.mark.parametrize(
     ("part", "clients", "examples", "spread"),
@@ -29,6 +30,7 @@ def test_mnist_has_the_numbers_of_its_readme(part, clients, examples, spread):
     assert made[0].train[0].shape[1:] == (28, 28)
 
 
+@pytest.mark.slow
 @staged("mnist_by_writer", "mnist_by_writer.npz")
 def test_mnist_loads_within_two_seconds_of_work():
     start = time.process_time()
@@ -84,6 +86,7 @@ def test_mnist_dealt_out_has_the_same_sizes_and_all_the_examples(tmp_path):
         mnist_writers.clients(folder=tmp_path, by="label")
 
 
+@pytest.mark.slow
 @staged("mnist_by_writer", "mnist_by_writer.npz")
 def test_mnist_dealt_out_has_no_writers():
     """Of a hundred clients, each has the digits of nearly as many writers as it has digits."""

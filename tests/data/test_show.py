@@ -121,6 +121,7 @@ def test_an_unknown_name_is_told(capsys):
 # Numbers of the README beside the staged data.
 
 
+@pytest.mark.slow
 @here("mnist_by_writer")
 @pytest.mark.parametrize("name", ["mnist_by_writer", "mnist-writers"])
 def test_mnist_by_writer_agrees(name, capsys):
@@ -131,6 +132,7 @@ def test_mnist_by_writer_agrees(name, capsys):
     assert (per["min"], per["median"], per["max"]) == (8, 104.5, 131)
 
 
+@pytest.mark.slow
 @here("shakespeare")
 def test_shakespeare_agrees():
     """The README's 1,142 roles and 4,222,334 windows less the one role with two windows: two cannot be split."""

@@ -66,12 +66,14 @@ def test_a_study_is_that_of_a_list_of_the_same_clients():
     assert found[0].evaluate("test") == found[1].evaluate("test")
 
 
+@pytest.mark.slow
 def test_the_same_for_any_number_of_workers(tmp_path):
     studies = [study_of(ft.LazyClients(200, (4, 2, 2), make), workers=n) for n in (1, 2)]
     assert repr(studies[0].history) == repr(studies[1].history)
     assert studies[0].evaluate("test", sample=50) == studies[1].evaluate("test", sample=50)
 
 
+@pytest.mark.slow
 def test_a_million_clients_are_asked_for_as_often_as_a_thousand(tmp_path):
     """Counted, not timed: drawing, planning, working, journaling, and a sampled evaluation."""
     asked, made, sizes = set(), set(), []
@@ -88,6 +90,7 @@ def test_a_million_clients_are_asked_for_as_often_as_a_thousand(tmp_path):
     assert sizes[1] < 1.1 * sizes[0]  # ids of more digits
 
 
+@pytest.mark.slow
 def test_a_million_clients_take_little_memory():
     clients = ft.LazyClients(1_000_000, (4, 2, 2), make)
     study_of(ft.LazyClients(1_000, (4, 2, 2), make))  # what is imported and cached once

@@ -48,6 +48,7 @@ def by_reports(simulation, study):
     return study
 
 
+@pytest.mark.slow
 def test_a_loop_outside_gives_the_bits_of_a_simulation():
     inside = ft.tune(problem(Started), SPACE, workers=1, **SETTINGS)
     outer = by_reports(*outside())

@@ -255,6 +255,7 @@ def test_one_device_does_not_decide_which_arm_is_best_by_loss():
     assert study.best.arm == deaf(cohort=6, schedule=by_loss).best.arm
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", [1e6, 3e38, -3e38])
 def test_an_update_of_huge_numbers_is_left_out(lie, tmp_path):
     """The model is that of the others' updates."""
@@ -269,6 +270,7 @@ def test_an_update_of_huge_numbers_is_left_out(lie, tmp_path):
     assert re.search(r"client 'phone2': an update of length [\d.e+]+ counts as 0$", line["text"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [-20.0, 15.0])
 def test_a_long_update_is_shortened_and_does_not_win(times):
     """The model's length is near that of the honest one, and it does as well."""
@@ -334,6 +336,7 @@ def test_a_client_without_what_it_must_remember_is_malformed(name):
     same(study, dropping(2, **once))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["scaffold", "feddyn"])
 def test_a_lie_about_the_examples_counts_as_little_in_the_mean_of_what_clients_keep(name):
     """And they telescope: in each round the bound is another, and the server's total is that of the last one."""

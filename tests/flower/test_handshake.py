@@ -125,6 +125,7 @@ def test_apps_of_other_code_are_named(caplog):
     assert said in caplog.text
 
 
+@pytest.mark.slow
 def test_an_app_that_is_changed_between_two_runs_is_named(tmp_path):
     def run(mods: list[object]) -> list[str]:
         grid = MemoryGrid()

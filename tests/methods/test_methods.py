@@ -42,7 +42,10 @@ MEMBERS = {
 }
 
 
-@pytest.mark.parametrize("member", MEMBERS)
+@pytest.mark.parametrize(
+    "member",
+    [pytest.param(m, marks=pytest.mark.slow) if " " in m else m for m in MEMBERS],  # variants of what is there alone
+)
 class TestEveryMethod(MethodLaws):
     @pytest.fixture(autouse=True)
     def _choose(self, member):

@@ -51,6 +51,7 @@ def test_a_view_has_the_journals_values(name, tmp_path):
         assert shown["health"]["diverged"] == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["halving", "children", "diverging", "a budget", "groups"])
 def test_a_view_of_a_growing_study_is_that_of_one_who_comes_later(name, tmp_path):
     """What is kept of the arms without new rounds is what would be computed again."""

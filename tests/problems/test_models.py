@@ -113,6 +113,7 @@ def test_characters_in_the_next_out(name, kind):
     assert torch.equal(network(x.to(kind)), network(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TEXTS)
 def test_the_next_character_depends_on_all_before_it(name):
     network = TEXTS[name]().eval()
@@ -130,6 +131,7 @@ def test_dropout_is_on_every_layer_that_has_one():
     assert Task(partial(models.char_lstm, dropout=0.3)).hyperparameters["dropout"].default == 0.3
 
 
+@pytest.mark.slow
 def test_the_small_one_reads_the_last_characters_only():
     x = torch.randint(0, 80, (5, 80))
     network = models.small_lstm(last=7).eval()
@@ -171,6 +173,7 @@ def test_evaluation_takes_the_centre():
         assert torch.allclose(image.double(), (expected - expected.mean()) / expected.std(correction=0), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_training_takes_crops_from_everywhere_and_flips_half():
     """An image whose pixels are all different shows where a crop is from, and which way round."""
     crops, n = models.Crops(24).train(), 2000

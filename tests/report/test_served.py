@@ -68,6 +68,7 @@ def test_of_eleven_clients_the_worst_tenth_are_two():
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_show_has_the_worst_tenth_and_groups_of_studies_that_are_finished_or_not(tmp_path, fedtuner):
     clients = toys.clients()
     groups = {client.id: "[b]town" if n % 2 else "sea" for n, client in enumerate(clients)}

@@ -178,6 +178,7 @@ def test_the_users_default_is_the_first_arm_and_the_centre():
     assert max(client["lr"] for client, _ in rest) <= 0.001 * 10**1.5
 
 
+@pytest.mark.slow
 def test_what_the_users_default_has_all_arms_keep():
     mine = {"client": {"lr": 0.02, "momentum": 0.9, "weight_decay": 1e-3}, "server": {"momentum": 0.3}}
     study = ft.prepare(toys.problem(), budget=100, cohort=3, include=[mine, {"client": {"momentum": 0.5}}])

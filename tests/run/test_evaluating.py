@@ -52,6 +52,7 @@ def study_of(model: Any, clients: Any = None, **settings: Any) -> ft.Study:
     return toys.tune(problem=problem, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [toys.Softmax, Sometimes, Pooled])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_block_after_block_is_all_at_once(model, workers, monkeypatch):
@@ -72,6 +73,7 @@ def test_block_after_block_is_all_at_once(model, workers, monkeypatch):
     assert told == [(7, 30), (14, 30), (21, 30), (28, 30), (30, 30)]
 
 
+@pytest.mark.slow
 def test_what_is_kept_of_a_client_is_small():
     """Not kilobytes: no reports, jobs or rows of the blocks before."""
     clients, block, federation = 50_000, 1_000, toys.problem()
@@ -110,6 +112,7 @@ def estimated(sizes: np.ndarray, errors: np.ndarray, sample: int, seed: int, cou
     return sampling.estimate(kept, times, sizes[places], sample, len(sizes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counted_twice", [False, True])
 def test_a_samples_mean_is_unbiased_and_its_interval_covers(counted_twice):
     """Over 2000 seeds: the mean of the means is that of all clients by |V|, and 95 % of the intervals hold it."""

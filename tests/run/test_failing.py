@@ -36,6 +36,7 @@ def test_by_default_it_stops_the_study(tmp_path):
         toys.tune(problem=toys.picky(), store=tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 5])
 def test_any_number_of_workers_gives_the_same_bits(tmp_path, workers):
     study(tmp_path / "one")

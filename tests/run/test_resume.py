@@ -355,6 +355,7 @@ def test_orphaned_workers_end(tmp_path, finished, more):
     assert_same(tmp_path / "s", finished)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a worker ends after its round")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_workers_end_with_their_driver_in_the_middle_of_a_client(tmp_path, how):

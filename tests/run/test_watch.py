@@ -171,6 +171,7 @@ def test_who_came_is_recalled_when_a_study_is_continued(tmp_path, monkeypatch):
 # What a person sees
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("discount", [0.0, 0.9])
 def test_what_a_status_costs_does_not_grow_with_the_rounds(monkeypatch, discount):
     """A status after every round: four times the rounds are four times the records that are read, not sixteen."""

@@ -99,6 +99,7 @@ def test_it_does_every_method_unchanged(method):
     compare(problem(NETS["mlp"]), method)
 
 
+@pytest.mark.slow
 def test_it_agrees_on_images_flattened_and_on_adam():
     def build():
         return nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))

@@ -155,6 +155,7 @@ def test_a_pickled_task_has_its_shapes():
 # Studies
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["personalized", "global"])
 def test_a_study_searches_architectures_on_any_number_of_workers(target):
     settings = {"fedex": FedEx(k=6, eps=1.0), "schedule": halving(6, 4, 2, 1), "cohort": 4, "target": target}

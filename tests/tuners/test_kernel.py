@@ -106,6 +106,7 @@ def test_an_update_moves_the_neighbours_of_what_was_seen():
     assert len(set(np.round(p, 6))) == 5
 
 
+@pytest.mark.slow
 def test_it_needs_fewer_rounds_where_values_are_smooth():
     """27 candidates on a line, values with noise: after ten rounds of five clients the mode is nearer to the best."""
     found = {}

@@ -1,7 +1,10 @@
 """Python imports this first, in every process of a network.
 
-It writes down which program imports torch, and it shortens the pauses in which Flower's programs wait for messages:
-SuperNodes look for new ones every 3 s and for replies every 0.5 s.
+It writes down which program imports torch, and saves time where nothing is tested:
+
+- The pauses in which SuperNodes wait for messages are shorter. They look for new ones every 3 s, for replies every
+  0.5 s. (The SuperLink has pauses, too, in which it looks for new lines of logs: for these it needs not hurry.)
+- An app has a process of its own for each message, as ever; but this is a fork of the SuperExec (``forking``).
 """
 
 import os
@@ -27,4 +30,10 @@ def shortened(seconds: float, sleep=time.sleep) -> None:
 
 if "WATCHED" in os.environ:
     sys.meta_path.insert(0, Watch())
-    time.sleep = shortened
+    program = Path(sys.argv[0]).name
+    if program != "flower-superlink":
+        time.sleep = shortened
+    if program == "flower-superexec":
+        import forking
+
+        forking.begin()

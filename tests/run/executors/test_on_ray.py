@@ -83,6 +83,7 @@ def scale(monkeypatch):
         sys.modules.pop(name, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "arms", "halved", "least"),
     [
@@ -102,6 +103,7 @@ def test_a_driver_keeps_its_workers_busy(scale, workers, arms, halved, least):
     assert least < found["efficiency"] <= 1.0001
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "arms", "mb"), [(10, 27, 100), (3, 9, 500), (40, 9, 100)])
 def test_answers_without_a_state_may_overtake_those_with_one(scale, workers, arms, mb):
     """A state takes a while on the network; no round is lost, or counted twice."""

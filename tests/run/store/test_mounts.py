@@ -32,6 +32,7 @@ def refuse(number):
     return refused
 
 
+@pytest.mark.slow
 def test_a_second_driver_is_told_who_has_the_folder(tmp_path):
     store = Folder(tmp_path / "s")
     store.open()

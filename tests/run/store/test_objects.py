@@ -47,6 +47,7 @@ def assert_same(one, other):
     assert kept(one) == kept(other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("spilled", [False, True])
 def test_a_study_is_the_one_that_a_folder_has(tmp_path, monkeypatch, workers, spilled):
@@ -78,20 +79,18 @@ def test_its_journal_is_that_of_a_folder(tmp_path):
     run(tmp_path)
 
 
-WAYS = pytest.mark.parametrize(
+@pytest.mark.slow
+@pytest.mark.parametrize(
     ("spilled", "save", "changed"),
     [
         (False, 2.0, HALVING),
-        pytest.param(False, -1.0, HALVING, marks=pytest.mark.slow),
-        pytest.param(False, 2.0, CHILDREN, marks=pytest.mark.slow),
-        pytest.param(True, 2.0, HALVING, marks=pytest.mark.slow),
-        pytest.param(True, 2.0, CHILDREN, marks=pytest.mark.slow),
+        (False, -1.0, HALVING),
+        (False, 2.0, CHILDREN),
+        (True, 2.0, HALVING),
+        (True, 2.0, CHILDREN),
     ],
     ids=["rarely", "often", "children", "memories", "children's memories"],
 )
-
-
-@WAYS
 def test_killed_at_any_change_of_an_object(monkeypatch, spilled, save, changed):
     """What a kill leaves behind at each change is continued to the same end, and no round is counted twice."""
     if spilled:
