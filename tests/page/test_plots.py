@@ -63,6 +63,14 @@ def test_a_figure_has_what_the_view_has(stores):
 
 
 @pytest.mark.slow
+def test_values_outside_the_ranges_are_drawn_on_their_axes():
+    lines = toys.tune(**STUDIES["values outside the ranges"]).plot("configurations").axes[0].lines
+    heights = [y for line in lines if len(line.get_ydata()) == 4 for y in line.get_ydata()]
+    assert heights
+    assert all(0 <= y <= 1 for y in heights)
+
+
+@pytest.mark.slow
 def test_a_study_that_is_kept_nowhere_is_drawn_too():
     study = toys.tune()
     assert study.plot("theta", arm=1).axes[-1].get_ylabel() == "probability"

@@ -187,8 +187,9 @@ def _part(axis: Mapping[str, Any], value: Any) -> float:
     if axis["kind"] == "choice":
         return float(axis["choices"].index(value) / max(1, len(axis["choices"]) - 1))
     scale = math.log if axis["kind"] == "log" else float
-    low, high = scale(axis["low"]), scale(axis["high"])
-    return (scale(value) - low) / (high - low) if high > low else 0.5
+    # What a logarithmic scale does not have is at its low end; values are rounded to a few digits, ends are not.
+    low, high, at = scale(axis["low"]), scale(axis["high"]), scale(min(max(value, axis["low"]), axis["high"]))
+    return (at - low) / (high - low) if high > low else 0.5
 
 
 def _ends(axis: Mapping[str, Any]) -> tuple[str, str]:

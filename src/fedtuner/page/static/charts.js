@@ -224,7 +224,7 @@ function configurations(study, chosen) {
   parallelAxis.push({ dim: axes.length, name: nameOf(study), type: "value", min: -rounded(-Math.min(...errors, 0)) || 0, max: rounded(Math.max(...errors, 1e-9)), ...common, nameTextStyle: { color: css("ink"), fontWeight: 600 },
     axisLabel: { ...common.axisLabel, formatter: tickOf(study, "error") } });
   const line = (row) => ({
-    name: String(row.arm), value: [...row.values.map((v, n) => (v !== null && axes[n].kind === "choice" ? String(v) : v)), row.error],
+    name: String(row.arm), value: [...row.values.map((v, n) => (v === null ? v : axes[n].kind === "choice" ? String(v) : Math.min(Math.max(v, axes[n].low), axes[n].high))), row.error],
     lineStyle: row.arm === chosen ? { color: css("chosen"), width: 2.6, opacity: 1 } : { color: shade(rank.get(row.arm)), width: 1.6, opacity: 0.85 },
   });
   const winner = study.winner && known.find((row) => row.arm === study.winner.arm);
