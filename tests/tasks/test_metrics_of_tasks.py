@@ -144,6 +144,11 @@ def test_a_model_that_takes_tables_and_returns_its_loss_and_logits():
     one, other = (ft.pytorch.Task(Tokens).prepare(split) for split in (table(0), examples))
     assert all(torch.equal(one.x[key], other.x[key]) for key in one.x)
     assert len(one) == 16
+    errors = [ft.pytorch.Task(Tokens, metric=m) for m in (None, metrics.accuracy(), metrics.f1(classes=3))]
+    argmax, right, macro = (task.evaluate(task.initial(0), task.prepare(table(0))) for task in errors)
+    assert right.error == pytest.approx(argmax.error)
+    assert right.sums[1] == 16 * 4  # without the padding
+    assert 0 < macro.error < 1
 
 
 class TwoHeads(nn.Module):
