@@ -132,6 +132,16 @@ def test_a_dry_run_says_what_a_study_will_do_and_take(here, fedtuner):
     assert "one device trains up to 8 times in the same round" in shared
 
 
+def test_a_dry_run_with_a_proxy_says_what_follows_the_search(here, fedtuner):
+    run = (*RUN[:2], "--store", "p", "--workers", "1", "--proxy", "toys:untested")
+    out = fedtuner(*run, "--dry-run")[1]
+    assert "Then the configuration that is found is trained on toy:" in out
+    assert "1 arm to round 30" in out
+    fedtuner(*run, "--quiet")
+    told = strict(fedtuner(*run, "--dry-run", "--json")[1])
+    assert (told["arms"], told["done"], told["then"]["arms"], told["then"]["done"]) == (4, 30, 1, 30)
+
+
 def test_long_lines_are_broken_between_words_on_a_terminal(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "30")

@@ -10,6 +10,7 @@ import pytest
 import fedtuner as ft
 import toys
 from fedtuner.core.records import Arm
+from fedtuner.core.screens import Norm
 from fedtuner.errors import FedtunerError, SpecError, StoreError
 from fedtuner.tuners.fedex import DOUBT
 
@@ -127,5 +128,29 @@ def test_a_proxy_is_tuned_and_what_it_finds_is_trained_for_real(tmp_path):
     assert again.best.model.tobytes() == study.best.model.tobytes()
     assert toys.tune(proxy=elsewhere()).best.model.tobytes() == study.best.model.tobytes()
     assert ft.untuned(study).rounds_used == 30
-    with pytest.raises(FedtunerError, match="problem is int, but must be a Simulation"):
+    with pytest.raises(FedtunerError, match="proxy is int, but must be a Simulation"):
         toys.tune(proxy=3)
+
+
+def test_what_is_trained_for_real_has_the_settings_of_the_search():
+    given = {"across": "worst tenth", "failing": "end", "screens": (Norm(),), "cohort": 4}
+    study = toys.tune(proxy=elsewhere(), **given)
+    assert {name: getattr(study.setup, name) for name in given} == given
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"cohort": 7}, "cohort = 7, but the problem has 6 clients"),
+        ({"across": "worst group"}, "across = 'worst group', but clients have no groups"),
+    ],
+)
+def test_what_the_real_clients_cannot_do_is_told_before_the_search(given, said, tmp_path):
+    ids = [client.id for client in toys.clients(8)]
+    proxy = ft.Simulation(toys.Softmax(), toys.clients(8), "proxy", groups=dict.fromkeys(ids, "all"))
+    with pytest.raises(FedtunerError, match=said):
+        ft.tune(
+            toys.problem(), proxy=proxy, store=tmp_path / "s", schedule=ft.random_search(2, 1), workers=1,
+            **{"cohort": 3, **given},
+        )  # fmt: skip
+    assert not (tmp_path / "s").exists()

@@ -437,12 +437,14 @@ def tune(
                 thetas are what FedEx begins with in them
     proxy       another problem, such as public data: it is tuned there, and the configuration that is found is trained
                 here, with all the rounds of the budget
-    timeout     seconds after which the study ends; the best arm so far wins
+    timeout     seconds after which the study (with a proxy: the search) ends; the best arm so far wins
     patience    rounds, over all arms, after which the study ends if no score has improved; its best arm wins
 
     Further settings are the other fields of ``Setup``; and ``executor`` and ``watch``, which do not change results:
     ``watch`` is told the journal's events, by a function, a ``watchers.Watcher``, or several.
     """
+    if proxy is not None and not isinstance(proxy, Federation):
+        raise SpecError(f"proxy is {type(proxy).__name__}, but must be a Simulation(task, clients)")
     own = inside(schedule) is not None
     unasked = "tuner" in settings or (fedex is _PAPERS and (budget is not None or recipe is not None or own))
     if own and fedex is None:
@@ -456,16 +458,35 @@ def tune(
         budget=budget,
         recipe=recipe, cohort=cohort, target=target, seed=seed, store=store, workers=workers, engine=engine, **settings,
     )  # fmt: skip
+    if proxy is not None:
+        check_for_real(study, problem)  # not after the search
     study.run(progress, timeout=timeout)
     return study if proxy is None else for_real(study, problem, where.store).run(progress, "training")
 
 
 def for_real(study: Study, problem: Federation, store: str | Place | Store | None) -> Study:
     """Return the study, not yet run, that trains on a problem what was found on a proxy: for as many rounds."""
-    names = ("method", "cohort", "cohorts", "target", "weights", "combine", "privacy", "cooling", "seed", "engine")
-    same = {name: getattr(study.setup, name) for name in names}
-    setup = resolve(problem, **same, **study._found(study.schedule.budget))
+    setup = _for_real(study, problem, study._found(study.schedule.budget))
     return Study(setup, problem, replace(study.where, store=Where.at(store).store), study.default)
+
+
+def check_for_real(study: Study, problem: Federation) -> Study:
+    """Refuse a problem that cannot be trained with a search's settings; return that training, of the default."""
+    alone = {"schedule": Alone(study.schedule.budget), "space": Space(), "tuner": none, "sampler": samplers.uniform}
+    setup = _for_real(study, problem, alone)
+    return Study(setup, problem, replace(study.where, store=Where.at(None).store), study.default)
+
+
+def _for_real(study: Study, problem: Federation, settings: Mapping[str, Any]) -> Setup:
+    """Return settings, with those that the search has beside them."""
+    names = (
+        "method", "cohort", "cohorts", "target", "weights", "across", "combine", "privacy", "cooling", "seed", "engine",
+        "failing",
+    )  # fmt: skip
+    same = {name: getattr(study.setup, name) for name in names}
+    if study.setup.screens != study.problem.screens:  # the user's own, not those of the proxy's clients
+        same["screens"] = study.setup.screens
+    return resolve(problem, **same, **settings)
 
 
 def untuned(study: Study, progress: bool | Show | None = None, rounds: int | None = None) -> Study:
