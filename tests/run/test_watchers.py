@@ -81,7 +81,7 @@ def test_after_a_timeout_the_best_arm_so_far_has_won(tmp_path, monkeypatch):
 
 
 def test_a_timeout_before_the_first_round_interrupts():
-    with pytest.raises(Interrupted):
+    with pytest.raises(Interrupted, match="timeout = 0 was over before any round was done, so there is no winner: give"):
         toys.tune(timeout=0)
     with pytest.raises(SpecError, match="timeout = -1, but must be"):
         toys.tune(timeout=-1)

@@ -86,8 +86,11 @@ class Study(Results):
                 try:
                     play(session.setup.schedule, session)
                 except Interrupted:
-                    if asked() or not session.conclude():
+                    if asked():
                         raise
+                    if not session.conclude():
+                        early = f"timeout = {timeout:g} was over before any round was done"
+                        raise Interrupted(f"{early}, so there is no winner: give more seconds") from None
         return self
 
     @contextmanager
