@@ -223,9 +223,8 @@ class Study(Results):
         first = self._whole(progress)
         if checks.whole("budget", budget) not in (first.budget, *(known for known, _ in links(self.schedule))):
             if budget < self.schedule.budget:
-                raise SpecError(
-                    f"budget = {budget}, but the study has {self.schedule.budget} rounds already: give more"
-                )
+                used = f"{self.schedule.budget} rounds already, of which {self.rounds_used} are used"
+                raise SpecError(f"budget = {budget}, but the study has {used}: give more")
             self._go_on(budget, getattr(first, "goes_on", "schedule"), progress)
         return self
 
