@@ -117,7 +117,9 @@ def _explode(server, b, tally):
 
 def test_what_cannot_be_extended_is_told(tmp_path):
     study = tune(tmp_path / "s").extend(12)
-    with pytest.raises(SpecError, match="budget = 9, but the study has 12 rounds already, of which 12 are used: give more"):
+    with pytest.raises(
+        SpecError, match="budget = 9, but the study has 12 rounds already, of which 12 are used: give more"
+    ):
         study.extend(9)
     with pytest.raises(SpecError, match="budget = 13 leaves 1 rounds for a second RandomSearch: budget = 1 is less"):
         study.extend(13)

@@ -55,9 +55,18 @@ def test_a_watcher_with_nothing_to_say_hears_everything():
     assert toys.tune(watch=silent).finished
 
 
-@pytest.mark.parametrize("given", [3, "tensorboard", [print, 3]])
-def test_what_is_no_watcher_is_refused(given):
-    with pytest.raises(SpecError, match="watch = "):
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (3, "watch = 3, but must be"),
+        ("tensorboard", "watch = 'tensorboard', but must be"),
+        ([print, 3], "watch = 3, but must be"),
+        (Told, r"watch is the class Told, but must be an object: call it, Told\(\.\.\.\)"),
+        ([print, Told], "watch is the class Told"),
+    ],
+)
+def test_what_is_no_watcher_is_refused(given, said):
+    with pytest.raises(SpecError, match=said):
         toys.tune(watch=given)
 
 
@@ -81,7 +90,9 @@ def test_after_a_timeout_the_best_arm_so_far_has_won(tmp_path, monkeypatch):
 
 
 def test_a_timeout_before_the_first_round_interrupts():
-    with pytest.raises(Interrupted, match="timeout = 0 was over before any round was done, so there is no winner: give"):
+    with pytest.raises(
+        Interrupted, match="timeout = 0 was over before any round was done, so there is no winner: give"
+    ):
         toys.tune(timeout=0)
     with pytest.raises(SpecError, match="timeout = -1, but must be"):
         toys.tune(timeout=-1)

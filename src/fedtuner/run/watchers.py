@@ -70,13 +70,21 @@ _METHODS = (
 def watching(given: Any) -> Watch | None:
     """Return what calls a watcher, or all of several."""
     if given is None or callable(given):
-        return given  # type: ignore[no-any-return]
+        return _no_class(given)  # type: ignore[no-any-return]
     if not isinstance(given, Iterable) or isinstance(given, (str, bytes)):
         raise SpecError(f"watch = {brief(given)}, but must be a function of events, a Watcher, or a list of them")
     several = tuple(given)
     for one in several:
         checks.function("watch", one)
+        _no_class(one)
     return _Several(several)
+
+
+def _no_class(given: Any) -> Any:
+    """Return a watcher; refuse the class of one, which can be called, too."""
+    if isinstance(given, type):
+        raise SpecError(f"watch is the class {given.__name__}, but must be an object: call it, {given.__name__}(...)")
+    return given
 
 
 @dataclass(frozen=True)
