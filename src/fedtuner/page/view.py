@@ -12,7 +12,7 @@ from fedtuner.checks import is_number
 from fedtuner.core.metric import Metric
 from fedtuner.core.records import Record
 from fedtuner.core.schedule import TARGETS, Scoring, best
-from fedtuner.errors import one_line
+from fedtuner.errors import counted, one_line
 from fedtuner.page.curves import VALUES, Curve, curves, short, window_of
 from fedtuner.page.history import History
 from fedtuner.page.importance import importance
@@ -92,7 +92,7 @@ class Views:
             "winner": None if won is None else {"arm": won.arm, "round": won.round},
             "chosen": _chosen(journal, found, when),
             "evaluations": strict(evaluated),
-            "notes": without_examples(evaluated),
+            "notes": [*without_examples(evaluated), *_undefined(evaluated, metric)],
             "pays": won is not None and journal.fine_tuning_pays,
             "arms": [self._arm(journal, arm, space, found[arm]) for arm in found],
             "untuned": default,
@@ -229,6 +229,13 @@ def turned(view: View, metric: Metric) -> View:
 
 _REPLIES = ("failed", "late", "silent")  # of those that did not report
 _FAULTS = ("broken", "bounded")
+
+
+def _undefined(evaluated: Mapping[str, Any], metric: Metric) -> Iterator[str]:
+    """Say for how many clients the winner's metric is not defined on test data."""
+    n = int(evaluated.get("tuned", {}).get("test mode error", {}).get("undefined", 0))
+    if n:
+        yield f"{metric.name} is not defined for {counted(n, 'client')}, who {'is' if n == 1 else 'are'} left out."
 
 
 def _series(found: Mapping[str, Curve]) -> dict[str, Any]:

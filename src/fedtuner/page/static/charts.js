@@ -105,7 +105,7 @@ function race(study, show, chosen, pointer) {
       from.push([start + n, Math.max(low, m - h)]);
       wide.push([start + n, m + h - Math.max(low, m - h)]);
     });
-    const common = { type: "line", stack: `band-${id}`, symbol: "none", silent: true, lineStyle: { opacity: 0 }, z: 1, tooltip: { show: false } };
+    const common = { type: "line", stack: `band-${id}`, stackStrategy: "all", symbol: "none", silent: true, lineStyle: { opacity: 0 }, z: 1, tooltip: { show: false } };
     series.push({ ...common, id: `low-${id}`, data: from });
     series.push({ ...common, id: `band-${id}`, data: wide, areaStyle: { color: shade, opacity: 0.16 } });
   };
@@ -382,14 +382,15 @@ function health(study) {
 
 function comparison(found) {
   const b = base(), rows = [...found.rows].reverse(), say = (x) => (found.rates ? percent(x) : number(x));
-  const most = Math.max(...rows.flatMap((r) => [...Object.values(r.errors), r.mean + (r.half || 0)]), 1e-9);
+  const known = rows.flatMap((r) => [...Object.values(r.errors), r.mean]).filter((x) => x !== null), low = Math.min(...known, 0) < 0 ? -Infinity : 0;
+  const [least, most] = [Math.min(...rows.map((r) => Math.max(low, r.mean - (r.half || 0))), ...known, 0), Math.max(...rows.map((r) => r.mean + (r.half || 0)), ...known, 1e-9)];
   const color = (row) => css(row.untuned ? "untuned" : "winner");
   return {
     ...b, grid: { ...b.grid, top: 8, right: 28, left: 8 },
-    xAxis: b.axis(`test ${found.measure}`, { type: "value", min: 0, max: rounded(most), ...below(), ...lines(), axisLabel: ticks(found.rates ? tick : number) }),
+    xAxis: b.axis(`test ${found.measure}`, { type: "value", min: -rounded(-least) || 0, max: rounded(most), ...below(), ...lines(), axisLabel: ticks(found.rates ? tick : number) }),
     yAxis: b.axis("", { type: "category", data: rows.map((r) => r.name), axisLabel: { color: css("ink"), fontSize: 13, width: narrow() ? 110 : 260, overflow: "break" } }),
     series: [
-      ...rows.map((row, n) => ({ id: `interval-${n}`, type: "line", symbol: "none", silent: true, lineStyle: { color: color(row), width: 3 }, data: row.half === null ? [] : [[Math.max(0, row.mean - row.half), n], [row.mean + row.half, n]] })),
+      ...rows.map((row, n) => ({ id: `interval-${n}`, type: "line", symbol: "none", silent: true, lineStyle: { color: color(row), width: 3 }, data: row.half === null ? [] : [[Math.max(low, row.mean - row.half), n], [row.mean + row.half, n]] })),
       { id: "seeds", type: "scatter", symbolSize: 7, itemStyle: { opacity: 0.45 }, data: rows.flatMap((row, n) => Object.entries(row.errors).map(([seed, e]) => ({ value: [e, n], seed, row, itemStyle: { color: color(row) } }))) },
       { id: "means", type: "scatter", symbolSize: 13, data: rows.map((row, n) => ({ value: [row.mean, n], row, itemStyle: { color: color(row) } })) },
     ],
