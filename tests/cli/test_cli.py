@@ -550,7 +550,7 @@ def test_export_to_another_place(here, fedtuner):
     assert sorted(toys.files(here / "a" / "b")) == ["README.md", "configuration.json", "load.py", "model.safetensors"]
     code, _, err = fedtuner("export", "s", "--to", "study.toml")
     assert code == 2
-    assert "cannot write to study.toml: File exists" in err
+    assert "study.toml is a file, but must be a folder: give another (--to)" in err
 
 
 def test_export_replaces_only_when_told(here, fedtuner):
@@ -560,7 +560,8 @@ def test_export_replaces_only_when_told(here, fedtuner):
     (here / "out" / "model.safetensors").unlink()
     code, out, err = fedtuner("export", "s", "--to", "out")
     assert (code, out) == (2, "")
-    assert err == "fedtuner: out/configuration.json exists: give another folder (--to), or --force to replace it\n"
+    remedy = "give another folder (--to), or --force (force=True) to replace it"
+    assert err == f"fedtuner: out/configuration.json exists: {remedy}\n"
     assert not (here / "out" / "model.safetensors").exists()
     assert (here / "out" / "configuration.json").read_text() == "mine"
     assert fedtuner("export", "s", "--to", "out", "--force")[0] == 0

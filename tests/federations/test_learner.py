@@ -160,6 +160,12 @@ def test_what_its_code_returns_is_checked():
         study(problem(Misshapen))
 
 
+def test_the_card_of_a_learner_does_not_speak_of_pytorch(tmp_path):
+    card = study(problem(Logistic)).export(tmp_path)[3].read_text()
+    assert "from load import arrays" in card
+    assert "PyTorch" not in card
+
+
 def test_a_fit_that_is_not_finite_is_an_ordinary_event():
     found = study(problem(Broken))
     assert sum(record.broken for record in found.history) > 0

@@ -211,6 +211,23 @@ def test_the_card_says_what_was_tuned_on_what_and_how_well(tmp_path):
     assert f"{100 * found.error_after:.1f} % ({low:.1f} to {high:.1f}) |" in card
 
 
+def test_the_card_says_ranges_in_words(tmp_path):
+    fast = ft.When(ft.Float(0.9, 0.99), optimiser=["adam", "yogi"])
+    decay = ft.space.OneMinus(ft.Float(0.001, 0.1, log=True))
+    space = ft.Space({"lr": [0.1, 0.2]}, {"optimiser": ["sgd", "adam", "yogi"], "beta2": fast, "gamma": decay})
+    study = toys.tune(store=tmp_path / "s", method=ft.methods.fedavg, space=space, schedule=ft.random_search(2, 1))
+    card = study.export(tmp_path / "to")[3].read_text()
+    assert "`server.gamma` in 1 - [0.001, 0.1] (log)" in card
+    assert "`server.beta2` in [0.9, 0.99] where optimiser is adam or yogi" in card
+    assert "`client.lr` in {0.1, 0.2}" in card
+    with pytest.raises(
+        SpecError, match=r"exists: give another folder \(--to\), or --force \(force=True\) to replace it"
+    ):
+        study.export(tmp_path / "to")
+    with pytest.raises(SpecError, match=r"journal\.jsonl is a file, but must be a folder"):
+        study.export(tmp_path / "s" / "journal.jsonl")
+
+
 def test_the_spread_of_a_mean_over_clients_is_that_of_the_weighted_mean(tmp_path):
     """By hand: errors 0 (1 example) and 1 (3): mean 3/4; the sum of (n_i (e_i - m))^2 is 9/8; times 2, root, / 4."""
     from fedtuner.core.records import Row

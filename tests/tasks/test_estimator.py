@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import pickle
+import runpy
 
 import numpy as np
 import pytest
@@ -90,6 +92,20 @@ def test_a_regressor_has_its_mean_square_as_metric_and_pooled_ones_of_its_predic
     problem = ft.Simulation(model, regressions())
     study = ft.tune(problem, fedex=None, schedule=ft.random_search(4, 4), cohort=4, workers=1)
     assert study.evaluate("test") == study.evaluate("test", metric="loss")
+
+
+@pytest.mark.parametrize("made", [sgd(), neural_network.MLPClassifier((4,))], ids=["linear", "perceptron"])
+def test_an_exported_estimator_is_loaded_by_its_script(made, tmp_path):
+    model = ft.sklearn.Estimator(made, 3, 3)
+    study = ft.tune(ft.Simulation(model, clients()), fedex=None, schedule=ft.random_search(2, 1), cohort=3, workers=1)
+    study.export(tmp_path)
+    card = (tmp_path / "README.md").read_text()
+    assert "state_dict" not in card
+    assert "of a scikit-learn estimator" in card
+    x, y = split(0)
+    fitted = copy.deepcopy(made).partial_fit(x, y, classes=[0, 1, 2])
+    found = runpy.run_path(str(tmp_path / "load.py"))["load"](fitted)
+    np.testing.assert_array_equal(found.predict(x), model.estimator(study.best.model).predict(x))
 
 
 def test_metrics_of_classifiers_and_copies():
