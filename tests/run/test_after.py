@@ -6,9 +6,11 @@ import json
 import math
 import runpy
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
+from torch import nn
 
 import fedtuner as ft
 import toys
@@ -243,6 +245,19 @@ def test_short_representations(tmp_path):
     assert len(repr(study)) < 200
     assert len(repr(study.best)) < 600
     assert repr(study).startswith("<Study: toy, remembering, 2 arms, 6 of 6 rounds, won by arm ")
+
+
+def test_a_record_is_short_and_counts_are_whole():
+    """The rows of a record's clients would bury all else in a list of rounds."""
+    x = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
+    splits = [(x, (x[:, 0] > 0).astype(int)), (x, np.ones(12, int))]
+    clients = [ft.Client(n, splits[0], splits[n == 2], splits[n == 2]) for n in range(4)]
+    task = ft.pytorch.Task(partial(nn.Linear, 3, 2), metric=ft.metrics.auc())
+    study = ft.tune(ft.Simulation(task, clients), fedex=None, schedule=ft.random_search(2, 2), cohort=4, workers=1)
+    assert len(study.history[0].rows) == 4
+    assert len(repr(study.history[0])) < 500
+    assert [row["undefined"] for row in study.frame()] == [1, 1]
+    assert repr(study.evaluate("test")["undefined"]) == "1"
 
 
 def test_a_split_that_no_client_has_is_said_in_words(tmp_path):
