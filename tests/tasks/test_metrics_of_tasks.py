@@ -234,6 +234,20 @@ def test_what_is_no_metric_of_a_task_is_refused(make, said):
         make()
 
 
+def test_where_no_client_who_validates_has_the_metric_show_says_so(tmp_path, capsys):
+    def one_class(i):
+        x, y = pairs(i)
+        return x, np.ones_like(y)
+
+    made = [ft.Client(i, pairs(i), one_class(i + 10), one_class(i + 20)) for i in range(4)]
+    problem = ft.Simulation(ft.pytorch.Task(linear, metric=metrics.auc()), made)
+    ft.tune(problem, fedex=None, schedule=ft.random_search(2, 1), cohort=2, workers=1, store=tmp_path / "s")
+    assert cli.main(["show", str(tmp_path / "s")]) == 0
+    said = capsys.readouterr().out
+    assert "No arm has a score, so the first one has won: auc is not defined for the clients who validate" in said
+    assert "diverged" not in said
+
+
 def test_a_metric_that_is_defined_for_nobody_is_refused():
     never = ft.Metric("never", value=lambda output, y: math.nan)
     with pytest.raises(TaskError, match="the never of the untrained model is NaN for every client"):

@@ -113,7 +113,11 @@ def print_summary(summary: Mapping[str, Any], arms: bool = True) -> None:
     _print_failed(out, summary)
     if math.isinf(result["score"]):
         why = "diverged or stalled" if result["stalled"] else "diverged"
-        out.print(f"[red]Every arm {why}: narrow the space (lower learning rates), or raise the budget.[/red]")
+        said = f"Every arm {why}: narrow the space (lower learning rates), or raise the budget."
+        if not any(arm["ended"] for arm in summary["arms"]):
+            missing = f"{metric.name} is not defined for the clients who validate, or none has validation examples"
+            said = f"No arm has a score, so the first one has won: {missing}."
+        out.print(f"[red]{escape(said)}[/red]")
     table = Table("", "configuration found", box=None, pad_edge=False, header_style="dim")
     table.add_row(
         "server",
