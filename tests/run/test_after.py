@@ -133,6 +133,18 @@ def test_what_cannot_be_extended_is_told(tmp_path):
         other.extend(15)
 
 
+def test_a_larger_budget_in_the_same_store_is_told_how_to_go_on(tmp_path):
+    tune(tmp_path / "s")
+    with pytest.raises(StoreError, match=r"6 in the store, 9 now.*with them --extend 9 \(study\.extend\(9\)\)"):
+        tune(tmp_path / "s", schedule=replace(RANDOM, budget=9))
+    for other in ({"schedule": replace(RANDOM, budget=3)}, {"schedule": replace(RANDOM, budget=9), "seed": 1}):
+        with pytest.raises(StoreError) as error:
+            tune(tmp_path / "s", **other)
+        assert "extend" not in str(error.value)
+    with pytest.raises(StoreError, match=r"\(problem\.fingerprint: the clients' data has changed\)"):
+        tune(tmp_path / "s", problem=ft.Simulation(toys.Softmax(), toys.clients()[::-1], "toy"))
+
+
 def test_longer_schedules_say_what_they_are():
     longer = Longer(Longer(ft.halving(30, 10, 2, 2), 60), 70, "winner")
     assert (longer.budget, longer.longest, longer.more, longer.scoring) == (70, 20, 10, longer.first.scoring)
