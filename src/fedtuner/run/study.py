@@ -40,7 +40,7 @@ from fedtuner.run.watchers import watching
 from fedtuner.run.words import without_examples
 from fedtuner.schedules import Alone, Duel, Halving, Patient
 from fedtuner.schedules.longer import Longer, links, original
-from fedtuner.space import Domain, Space
+from fedtuner.space import Domain, Space, fixed
 from fedtuner.tables import Table
 from fedtuner.tuners import FedEx, inside, none
 
@@ -343,9 +343,27 @@ def prepare(
     if priors:
         filled["tuner"] = with_prior(filled["tuner"], priors)
     setup = resolve(problem, **filled)
+    if space is not None:
+        _warn_of_unread(setup, space)
     today = Space() if budget is None and recipe is None else _today(setup, problem, len(warm[:1]))
     default = with_named_optimiser(method, space)[0], given.get("cooling", 0.0), today
     return Study(setup, problem, Where.at(store, workers=workers, executor=executor, watch=watching(watch)), default)
+
+
+def _warn_of_unread(setup: Setup, space: Space) -> None:
+    """Say which ranges of the server's no optimiser reads that an arm can have: searching them would change nothing."""
+    method, named = setup.method, setup.space.server.get("optimiser")
+    steps = [str(name) for name in (named.ends() if named else (method.server["optimiser"].default,))]
+    read = {name for step in steps for name in method.optimisers[step].hypers}
+    for name, domain in space.server.items():
+        readers = [step for step, optimiser in method.optimisers.items() if name in optimiser.hypers]
+        if readers and name not in read and not fixed(domain):
+            warnings.warn(
+                f"server.{name} is searched, but server.optimiser = {' or '.join(steps)} does not read it: name one "
+                f"that does ({', '.join(readers)}), or leave {name} out",
+                FedtunerWarning,
+                stacklevel=3,
+            )
 
 
 def _filled(problem: Federation, given: dict[str, Any], budget: int | None, recipe: Recipe | None) -> dict[str, Any]:
