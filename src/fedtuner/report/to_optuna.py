@@ -8,7 +8,8 @@ trained to its end is complete, one that was eliminated is pruned, one that dive
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,7 +92,22 @@ def distributions(
     values = {f"client.{n}": client[n] for n in space.client if n in client}
     values |= {f"server.{n}": server[n] for n in space.server if n in server}
     domains = {f"client.{n}": d for n, d in space.client.items()} | {f"server.{n}": d for n, d in space.server.items()}
-    return values, {name: _distribution(domains[name], values[name]) for name in values}
+    beside = _included(journal)
+    return values, {name: _distribution(domains[name], [value, *beside[name]]) for name, value in values.items()}
+
+
+def _included(journal: Journal) -> defaultdict[str, list[Any]]:
+    """Return the values of included arms, which may lie outside: in all trials they are a distribution's, too.
+
+    An Optuna study that is in a database has the same choices of a hyperparameter in every trial, and the same scale.
+    """
+    sampler, found = journal.setup["sampler"], defaultdict[str, list[Any]](list)
+    defaults = journal.setup.get("defaults", {"client": {}, "server": {}})
+    for config in sampler.get("configs", ()) if isinstance(sampler, Mapping) else ():
+        for side in ("client", "server"):
+            for name, value in {**defaults[side], **config[side]}.items():
+                found[f"{side}.{name}"].append(value)
+    return found
 
 
 def _curve(records: Sequence[Record], scoring: Scoring, target: str) -> dict[int, float]:
@@ -99,13 +115,13 @@ def _curve(records: Sequence[Record], scoring: Scoring, target: str) -> dict[int
     return {r.round: scoring.score(records[: n + 1], target)[0] for n, r in enumerate(records)}
 
 
-def _distribution(domain: Domain, value: Any) -> BaseDistribution:
-    """Return the distribution of a hyperparameter as it is shown: in its own units."""
+def _distribution(domain: Domain, seen: Sequence[Any]) -> BaseDistribution:
+    """Return the distribution of a hyperparameter as it is shown: in its own units, with the values that were seen."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     domain = unconditional(domain)
     if isinstance(domain, (Float, Int, OneMinus)):  # an included arm may lie outside; and 1 - x rounds
-        low, high = (f(end, value) for f, end in zip((min, max), domain.ends(), strict=True))
+        low, high = (f(end, *seen) for f, end in zip((min, max), domain.ends(), strict=True))
         log = isinstance(domain, (Float, Int)) and domain.log and low > 0
         return IntDistribution(low, high, log=log) if isinstance(domain, Int) else FloatDistribution(low, high, log=log)
     if isinstance(domain, PowerOfTwo):
@@ -113,7 +129,7 @@ def _distribution(domain: Domain, value: Any) -> BaseDistribution:
     else:
         assert isinstance(domain, Choice)  # a Space from a file has no other kind
         values = list(domain.values)
-    return CategoricalDistribution(values if value in values else [*values, value])
+    return CategoricalDistribution(values + sorted({v for v in seen if v not in values}, key=str))
 
 
 def storage(url: str) -> Any:
