@@ -175,7 +175,7 @@ class Extended:
 
     event: ClassVar[str] = "extended"
     budget: int  # rounds over all arms, with those before
-    by: str  # schedule, run or winner: ``schedules.Longer``
+    by: str  # schedule, run, winner or rest: ``schedules.Longer``
 
 
 LATE = Late.event  # the kind of a note

@@ -486,6 +486,18 @@ def play(schedule: Schedule, session: Session) -> None:
     session.finish(course.winner)
 
 
+def complete(session: Session) -> bool:
+    """Return whether a finished study has played its schedule to the end: a timeout may have ended it before."""
+    schedule = session.setup.schedule
+    course = Play(schedule)
+    while course.step is not None:
+        until = course.step.until
+        if not until.keys() <= session.journal.arms.keys() or not all(session.work(*arm).done for arm in until.items()):
+            return False
+        course.tell(session.evidence(until, schedule.scoring, session.setup.target))
+    return True
+
+
 def _refuse(name: str, old: Begun, new: Begun) -> None:
     """Raise an error if a store holds another study."""
     was, now = ({**begun.setup, "problem": begun.federation, "layout": begun.layout} for begun in (old, new))
@@ -527,4 +539,4 @@ def _as_stored(old: Any, new: Any) -> Any:
     return old if old == new else new
 
 
-__all__ = ["Session", "Watch", "Where", "load_state", "play", "read"]
+__all__ = ["Session", "Watch", "Where", "complete", "load_state", "play", "read"]

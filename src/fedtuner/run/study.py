@@ -33,7 +33,7 @@ from fedtuner.run.auto import auto, differing
 from fedtuner.run.forecast import Forecast, forecast
 from fedtuner.run.journal import Journal
 from fedtuner.run.result import Results
-from fedtuner.run.session import Session, Watch, Where, load_state, play
+from fedtuner.run.session import Session, Watch, Where, complete, load_state, play
 from fedtuner.run.warm import found_by, with_prior
 from fedtuner.run.watch import Counter, Meter, Show, showing, stoppable
 from fedtuner.run.watchers import watching
@@ -218,9 +218,12 @@ class Study(Results):
         """Go on in the same store until ``budget`` rounds are used in all, and return the study.
 
         Its schedule is played again with the further rounds and new arms, and the better one of the winners wins. After
-        a study of ``budget=`` the winner trains on instead. Rounds that it has already are not done again.
+        a study of ``budget=`` the winner trains on instead. Rounds that it has already are not done again. After a
+        timeout the study's own budget means the rounds that were left.
         """
         first = self._whole(progress)
+        if budget == self.schedule.budget and not self._complete():
+            self._go_on(budget, "rest", progress)
         if checks.whole("budget", budget) not in (first.budget, *(known for known, _ in links(self.schedule))):
             if budget < self.schedule.budget:
                 used = f"{self.schedule.budget} rounds already, of which {self.rounds_used} are used"
@@ -245,6 +248,10 @@ class Study(Results):
         if not self.finished:
             self.run(progress)
         return original(self.schedule)
+
+    def _complete(self) -> bool:
+        with self._session() as session:
+            return complete(session)
 
     def _go_on(self, budget: int, by: str, progress: bool | Show | None) -> None:
         setup = replace(self.setup, schedule=Longer(self.schedule, budget, by))
