@@ -9,6 +9,7 @@ import pytest
 
 import fedtuner as ft
 import toys
+from fedtuner import cli
 from fedtuner.core.records import Arm
 from fedtuner.core.screens import Norm
 from fedtuner.errors import FedtunerError, SpecError, StoreError
@@ -114,6 +115,21 @@ def test_an_unfinished_study_and_a_wrong_prior_are_refused(tmp_path):
 def elsewhere():
     """The same task on other data."""
     return ft.Simulation(toys.Softmax(), toys.clients(8), "elsewhere")
+
+
+@pytest.mark.slow
+def test_show_leaves_out_what_was_taken_over_and_is_the_default(source, tmp_path, capsys):
+    """All arms have what the first one has, unless they differ in it."""
+    given = {"schedule": None, "budget": 70, "fedex": None, "method": ft.methods.fedavg, "space": None}
+    toys.tune(**given, start_from=source, store=tmp_path / "s")
+    assert cli.main(["show", str(tmp_path / "s")]) == 0
+    out = capsys.readouterr().out
+    lines = [line for line in out.splitlines() if " lr " in line]
+    assert lines
+    for line in lines:
+        assert "beta2" not in line
+        assert "tau" not in line
+    assert "(cooled over the last 50 % of its rounds)" in out
 
 
 @pytest.mark.slow
