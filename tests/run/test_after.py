@@ -259,15 +259,12 @@ def test_short_representations(tmp_path):
     assert repr(study).startswith("<Study: toy, remembering, 2 arms, 6 of 6 rounds, won by arm ")
 
 
-def test_a_record_is_short_and_counts_are_whole():
-    """The rows of a record's clients would bury all else in a list of rounds."""
+def test_clients_without_the_metric_are_counted_in_whole_numbers():
     x = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
     splits = [(x, (x[:, 0] > 0).astype(int)), (x, np.ones(12, int))]
     clients = [ft.Client(n, splits[0], splits[n == 2], splits[n == 2]) for n in range(4)]
     task = ft.pytorch.Task(partial(nn.Linear, 3, 2), metric=ft.metrics.auc())
     study = ft.tune(ft.Simulation(task, clients), fedex=None, schedule=ft.random_search(2, 2), cohort=4, workers=1)
-    assert len(study.history[0].rows) == 4
-    assert len(repr(study.history[0])) < 500
     assert [row["undefined"] for row in study.frame()] == [1, 1]
     assert repr(study.evaluate("test")["undefined"]) == "1"
 

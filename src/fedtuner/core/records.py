@@ -263,7 +263,7 @@ class Record:
     mode: int  # theta's most probable candidate
     confidence: float  # its probability
     diverged: bool
-    rows: tuple[Row, ...] = field(default=(), repr=False)  # one per client; empty where the server sees only sums
+    rows: tuple[Row, ...] = ()  # one per client; empty where the server sees only sums
     unusable: tuple[str | int, ...] = ()  # the devices whose reply could not be used
 
     @property
