@@ -257,6 +257,13 @@ def test_short_representations(tmp_path):
     assert len(repr(study)) < 200
     assert len(repr(study.best)) < 600
     assert repr(study).startswith("<Study: toy, remembering, 2 arms, 6 of 6 rounds, won by arm ")
+    task = ft.pytorch.Task(partial(nn.Linear, 3, 2), metric=ft.metrics.auc())
+    assert repr(task) == "<Task: Linear, 8 parameters, auc>"
+    assert repr(ft.Simulation(task, toys.clients(), "phones")) == "<Simulation: phones, 6 clients, Task, auc>"
+    assert repr(toys.clients()[0]) == "Client(id='phone0')"  # without its arrays
+    assert repr(ft.methods.fedprox) == "<Method: fedprox (Li et al. 2020)>"
+    learner = ft.Learner({"centres": np.zeros((2, 3))}, len, len)
+    assert repr(learner) == "<Learner: centres (2, 3), error>"
 
 
 def test_clients_without_the_metric_are_counted_in_whole_numbers():

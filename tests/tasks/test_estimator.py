@@ -119,6 +119,7 @@ def test_an_exported_estimator_is_loaded_by_its_script(made, tmp_path):
 
 def test_metrics_of_classifiers_and_copies():
     model = pickle.loads(pickle.dumps(ft.sklearn.Estimator(sgd(), 3, 2, metric=metrics.auc())))
+    assert repr(model) == "<Estimator: SGDClassifier, 4 coefficients, auc>"
     x, y = split(0, (0, 1))
     w = model.fit(model.initial(0), model.prepare((x, y)), {"epochs": 2}, 0)
     found = model.evaluate(w, model.prepare((x, y)), {})

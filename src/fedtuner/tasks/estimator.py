@@ -75,6 +75,9 @@ class Estimator(ModelDefaults):
         }
         self.code = {"estimator": one_line(f"{type(estimator).__qualname__} {sorted(estimator.get_params().items())}")}
 
+    def __repr__(self) -> str:
+        return f"<Estimator: {type(self._estimator).__name__}, {self.size:,} coefficients, {self.metric.name}>"
+
     def layout(self) -> list[Part]:
         return list(self._parts)
 
