@@ -106,7 +106,7 @@ COMMANDS = [
     ("export-nothing", ("export",), r"give a store and where to: fedtuner export STORE"),
     ("export-two-folders", ("export", "done", "--to", "a", "b"), r"give a store and where to"),
     ("export-optuna-nowhere", ("export", "done", "--to", "optuna"), r"give a store and where to"),
-    ("export-to-a-file", ("export", "done", "--to", "file"), r"cannot write to file: (File exists|Not a directory)"),
+    ("export-to-a-file", ("export", "done", "--to", "file"), r"file is a file, but must be a folder"),
     ("export-below-a-file", ("export", "done", "--to", "file/x"), r"cannot write to file/x: Not a directory"),
     ("export-to-empty", ("export", "done", "--to", ""), r"--to = '', but must be the name of a folder"),
     ("export-over-another", ("export", "done", "--to", "exported"), r"exported/model.safetensors exists: give another folder \(--to\), or --force"),
