@@ -222,6 +222,24 @@ def test_shares_are_bounded_whatever_is_claimed(sizes, share):
             assert kept == [n for n in sizes if n]
 
 
+def test_who_has_no_value_does_not_count_for_the_shares_of_those_who_have():
+    """Of fifty clients five have a value. The liar may weigh 2 / 6 of these, not a tenth of all fifty."""
+    judged = [report(validated=20, error=error) for error in (0.1, 0.2, 0.3, 0.4)]
+    others = [report(validated=20, error=math.nan) for _ in range(45)]
+    liar, *kept = Weights()(PLAN, Values(undefined=True)(PLAN, [report(validated=10**9), *judged, *others]))
+    assert liar.after.count == 40
+    assert [a is b for a, b in zip(kept, [*judged, *others], strict=True)] == [True] * 49
+    nobody = [report(validated=n, error=math.nan) for n in (20, 20, 10**9)]
+    assert [r.after.count for r in Weights()(PLAN, nobody)] == [20, 20, 40]
+
+
+def test_a_report_weighs_as_little_where_it_claims_the_examples_only_after_training():
+    few, many = Metrics(0.5, 0.25, 20), Metrics(0.5, 0.25, 10**9)
+    for tried in ((Tried(0, few, many),), (Tried(0, many, few),), (Tried(0, few, few), Tried(1, few, many))):
+        *_, cut = Weights()(PLAN, [report(validated=20)] * 9 + [replace(report(), tried=tried)])
+        assert {m.count for t in cut.tried for m in (t.before, t.after)} == {20, 40}
+
+
 def test_who_is_not_in_the_mean_does_not_count_for_its_weights():
     broken = report(examples=10**6, finite=False)
     assert [r.examples for r in Weights(share=1.0)(PLAN, [report(examples=1), report(examples=11), broken])][:2] == [
