@@ -358,6 +358,8 @@ def _filled(problem: Federation, given: dict[str, Any], budget: int | None, reci
             recipe = auto(budget)  # type: ignore[arg-type]  # budget is no None, and what it is auto checks
         checks.function("recipe", recipe, ", such as fedtuner.auto(500)")
         made = recipe(problem, given)
+        if not isinstance(made, Mapping) or not made.keys() >= {"method", "space"}:
+            raise SpecError(f"recipe gave {brief(made)}, but must give the settings that it is given, and its own")
     else:
         made = given
     if made.get("space") is given["space"]:  # as the user gave it
@@ -450,6 +452,8 @@ def tune(
     settings |= {k: v for k, v in (("cohorts", cohorts), ("sampler", sampler)) if v is not None}
     where = Where.at(store)
     if proxy is not None:
+        if not isinstance(proxy, Federation):
+            raise SpecError(f"proxy is {type(proxy).__name__}, but must be a Simulation(task, clients)")
         store = None if where.path is None else where.path / "proxy"
     study = prepare(
         problem if proxy is None else proxy, space, method=method, fedex=None if unasked else fedex, schedule=schedule,
