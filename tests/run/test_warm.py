@@ -10,6 +10,7 @@ import pytest
 import fedtuner as ft
 import toys
 from fedtuner.core.records import Arm
+from fedtuner.core.screens import Weights
 from fedtuner.errors import FedtunerError, SpecError, StoreError
 from fedtuner.tuners.fedex import DOUBT
 
@@ -127,5 +128,15 @@ def test_a_proxy_is_tuned_and_what_it_finds_is_trained_for_real(tmp_path):
     assert again.best.model.tobytes() == study.best.model.tobytes()
     assert toys.tune(proxy=elsewhere()).best.model.tobytes() == study.best.model.tobytes()
     assert ft.untuned(study).rounds_used == 30
-    with pytest.raises(FedtunerError, match="problem is int, but must be a Simulation"):
+    with pytest.raises(FedtunerError, match="proxy is int, but must be a Simulation"):
         toys.tune(proxy=3)
+
+
+def test_the_screens_that_are_given_hold_for_both_the_proxy_and_the_problem():
+    """Those that are not given are each federation's own."""
+    strict, usual = (Weights(most=1),), (Weights(),)
+    problem = toys.problem()
+    problem.screens = usual  # as a fleet has them
+    once = {"proxy": elsewhere(), "problem": problem, "schedule": ft.random_search(2, 2)}
+    assert toys.tune(**once, screens=strict).setup.screens == strict
+    assert toys.tune(**once).setup.screens == usual

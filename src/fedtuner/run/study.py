@@ -468,6 +468,8 @@ def for_real(study: Study, problem: Federation, store: str | Place | Store | Non
     """Return the study, not yet run, that trains on a problem what was found on a proxy: for as many rounds."""
     names = ("method", "cohort", "cohorts", "target", "weights", "combine", "privacy", "cooling", "seed", "engine")
     same = {name: getattr(study.setup, name) for name in names}
+    if study.setup.screens != study.problem.screens:  # they were given; others are each federation's own
+        same["screens"] = study.setup.screens
     setup = resolve(problem, **same, **study._found(study.schedule.budget))
     return Study(setup, problem, replace(study.where, store=Where.at(store).store), study.default)
 
