@@ -11,7 +11,7 @@ import fedtuner as ft
 import toys
 from fedtuner import cli
 from fedtuner.core.records import Arm
-from fedtuner.core.screens import Norm
+from fedtuner.core.screens import Norm, Weights
 from fedtuner.errors import FedtunerError, SpecError, StoreError
 from fedtuner.tuners.fedex import DOUBT
 
@@ -170,3 +170,13 @@ def test_what_the_real_clients_cannot_do_is_told_before_the_search(given, said, 
             **{"cohort": 3, **given},
         )  # fmt: skip
     assert not (tmp_path / "s").exists()
+
+
+def test_the_screens_that_are_given_hold_for_both_the_proxy_and_the_problem():
+    """Those that are not given are each federation's own."""
+    strict, usual = (Weights(most=1),), (Weights(),)
+    problem = toys.problem()
+    problem.screens = usual  # as a fleet has them
+    once = {"proxy": elsewhere(), "problem": problem, "schedule": ft.random_search(2, 2)}
+    assert toys.tune(**once, screens=strict).setup.screens == strict
+    assert toys.tune(**once).setup.screens == usual

@@ -19,6 +19,7 @@ from fedtuner.errors import FedtunerWarning, SpecError
 
 def run(arguments: Namespace) -> None:
     """Run a study, or continue one."""
+    from fedtuner import checks
     from fedtuner.core.schedule import outline
     from fedtuner.report.forecast import print_forecast
     from fedtuner.report.show import headline
@@ -43,10 +44,13 @@ def run(arguments: Namespace) -> None:
     parsed = spec.parse(table)
     said = "" if arguments.budget is None else f"-{arguments.budget}-rounds"
     store = arguments.store or Path("runs") / f"{name}-{parsed.method.rpartition(':')[2]}{said}-seed{parsed.seed}"
-    proxy = parsed.load(parsed.proxy) if parsed.proxy else None
+    for option in ("extend", "resume_winner", "retrain"):  # refused before the work, not after it
+        if getattr(arguments, option) is not None:
+            checks.whole("--" + option.replace("_", "-"), getattr(arguments, option))
+    proxy = None if parsed.proxy is None else parsed.load(parsed.proxy)
     study = parsed.study(store / "proxy" if proxy else store, arguments.workers, proxy)
     real = None if proxy is None else check_for_real(study, parsed.load(parsed.problem))
-    if arguments.evaluate_sample:  # refused before the work, not after it
+    if arguments.evaluate_sample:
         sampling.checked(study.problem, arguments.evaluate_sample)
     if not arguments.json and not arguments.quiet:
         tell(headline(study.describe(), outline(study.schedule).proposed))

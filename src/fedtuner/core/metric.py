@@ -77,6 +77,9 @@ class Metric:
                 checks.function(f"{name}: {what}", given)
         if sums is not None and value is None:
             raise SpecError(f"{name}: sums are given, but not value(sums), the metric's value of their total")
+        for what, said in (("rate", rate), ("maximise", maximise), ("pooled", pooled)):
+            if said is not None and not isinstance(said, (bool, np.bool_)):
+                raise SpecError(f"{name}: {what} = {brief(said)}, but must be true or false")
         if pooled and sums is None:
             raise SpecError(f"{name}: pooled = true, but there are no sums to add: give sums(output, y)")
         if worst is None:

@@ -41,6 +41,8 @@ def write(kind: str, paths: Sequence[Place], out: Path, arm: int | None = None) 
     suffix = out.suffix.removeprefix(".")
     if suffix not in FORMATS:
         raise SpecError(f"--out {out}, but a figure's name must end in .svg, .png or .pdf")
+    if out.is_dir():
+        raise SpecError(f"--out {out}, but that is a folder: give the name of a file")
     size, draw = _drawing(kind, _shown(kind, paths), arm)
     made = pictures.picture(draw, size, font=8, dpi=300, formats=[suffix])
     return pictures.write(out.parent, {out.name: made[suffix]})[0]

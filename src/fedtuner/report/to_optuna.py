@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedtuner.core.place import Place
-from fedtuner.errors import SpecError, StoreError
+from fedtuner.errors import SpecError, StoreError, brief
 from fedtuner.report.summary import journal_of, spec
 from fedtuner.run.journal import Journal
 from fedtuner.samplers.by_optuna import quiet
@@ -31,6 +31,9 @@ def export(path: Place, url: str, name: str | None = None) -> tuple[str, int]:
 
     ``url`` is such as ``sqlite:///studies.db``, or the name of a journal file. A study of that name must not be there.
     """
+    if not url.strip() or (url.startswith("sqlite:") and url.removeprefix("sqlite:").strip("/") in ("", ":memory:")):
+        rule = "must be a storage that stays, such as sqlite:///studies.db, or the name of a journal file"
+        raise SpecError(f"--to optuna {brief(url)}, but {rule}")
     journal = journal_of(path)
     if journal.won is None:
         raise SpecError(f"{path} is not finished, so there is no winner: 'fedtuner run' continues it")

@@ -129,6 +129,8 @@ def _filled(problem: Federation, given: dict[str, Any], budget: int | None, reci
             recipe = auto(budget)  # type: ignore[arg-type]  # budget is no None, and what it is auto checks
         checks.function("recipe", recipe, ", such as fedtuner.auto(500)")
         made = recipe(problem, given)
+        if not isinstance(made, Mapping) or not made.keys() >= {"method", "space"}:
+            raise SpecError(f"recipe gave {brief(made)}, but must give the settings that it is given, and its own")
     else:
         made = given
     if made.get("space") is given["space"]:  # as the user gave it
