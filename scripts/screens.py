@@ -1,6 +1,6 @@
 """What a fleet's screens do to honest clients, and to attacks, on scikit-learn's digits: test errors over some seeds.
 
-    python scripts/screens.py [--seeds N] [--theta]
+    python scripts/screens.py [--seeds N] [--theta | --least-squares]
 
 Simulations, with the screens that a ``Fleet`` has by default and without. An attack is a screen before them that
 changes the reports of three of the 56 clients or, for the last column, of one of them. Federations: by writer, and
@@ -19,10 +19,13 @@ import numpy as np
 
 import fedtuner as ft
 from fedtuner.core.records import Plan, Report, Tried
+from fedtuner.core.round import Round
 from fedtuner.core.screens import Norm, Values, Weights
 from fedtuner.core.tally import mean_metrics
 from fedtuner.data import digits, partition
 from fedtuner.problems.digits import problem
+from fedtuner.rng import stream
+from fedtuner.testing.toys import Quadratics, optimum
 
 LIARS = (5, 25, 45)
 SCHEDULE = ft.halving(budget=60, longest=30, eta=3, eliminations=1)
@@ -121,16 +124,77 @@ def steered(screens: tuple[Any, ...], seed: int) -> bool:
     return made.history[-1].mode == 3
 
 
+def in_a_fleet(screens: tuple[Any, ...], fedex: ft.FedEx, seed: int) -> tuple[bool, float]:
+    """Return whether theta's mode is the liar's choice, and the test error of the clients' models with that mode.
+
+    The error is measured here: in an evaluation of the study's own the liar would have a part. The liar is one of 56
+    clients, of which ten are drawn in each of fifty rounds: it lies in about nine of them.
+    """
+    once = ft.random_search(budget=50, longest=50)
+    made = ft.tune(
+        problem(), SPACE, fedex=fedex, schedule=once, cohort=10, seed=seed, screens=screens, workers=1, progress=False
+    )
+    rounds, (arm, _) = Round(replace(made.setup, screens=()), made.problem), made.winner
+    plan = rounds.survey(made.journal.arms[arm], made.state(made.winner), made.problem.present(), "test")
+    measured = [rounds.work(plan, job).after for job in plan.jobs]
+    return made.history[-1].mode == 3, mean_metrics(measured).error
+
+
 def print_steered(seeds: range) -> None:
-    """Print in how many seeds one liar chooses theta's mode."""
-    n = problem().model.trainable
+    """Print in how many seeds one liar chooses theta's mode, and what that costs in a fleet."""
+    lies, usual = Attack("theta", LIARS[:1]), (Values(), Weights(), Norm(trainable=problem().model.trainable))
     for name, screens in {
         "nobody lies": (),
-        "no screens": (Attack("theta"),),
-        "the default screens": (Attack("theta"), Values(), Weights(), Norm(trainable=n)),
-        "Weights(most=1): all clients weigh the same": (Attack("theta"), Values(), Weights(1), Norm(trainable=n)),
+        "no screens": (lies,),
+        "the default screens": (lies, *usual),
+        "Weights(most=1): all clients weigh the same": (lies, Values(), Weights(1), usual[-1]),
     }.items():
         print(f"- {name}: {sum(steered(screens, seed) for seed in seeds)} of {len(seeds)} seeds", flush=True)
+    print("\n| FedEx | screens | who lies | mode is the liar's | test error | more than if nobody lies |")
+    print("|---|---|---|---|---|---|")
+    for fedex in (ft.FedEx(k=6, eps=1.0), ft.FedEx(k=9, eps=1.0), ft.FedEx(k=9)):
+        for which, screens in (("none", ()), ("default", usual)):
+            runs = [[in_a_fleet((*liar, *screens), fedex, seed) for seed in seeds] for liar in ((), (lies,))]
+            errors = [np.array([100 * error for _, error in found]) for found in runs]
+            more, spread = errors[1] - errors[0], float(np.std(errors[1] - errors[0], ddof=1)) / len(seeds) ** 0.5
+            for who, found, error in zip(("nobody", "one of 56"), runs, errors, strict=True):
+                said = f"{more.mean():+.1f} +- {spread:.1f} points" if who != "nobody" else ""
+                modes = f"{sum(mode for mode, _ in found)} of {len(seeds)}"
+                about = f"k = {fedex.k}, eps = {fedex.eps:g} | {which} | {who} | {modes} | {error.mean():.1f} %"
+                print(f"| {about} | {said} |", flush=True)
+
+
+def least_squares() -> ft.Simulation:
+    """Return 20 clients of 5 to 199 examples, with quadratic losses of different optima and curvatures."""
+    made = []
+    for i, n in enumerate(np.linspace(5, 199, 20).astype(int)):
+        rng = stream(0, "least squares", i)
+        x = (2 * rng.standard_normal(2) + 0.3 * rng.standard_normal((n, 2))).astype(np.float32)
+        split = (x, np.exp(rng.uniform(-1.0, 0.5, 2)).astype(np.float32))
+        made.append(ft.Client(i, split, split))
+    return ft.Simulation(Quadratics(2), made)
+
+
+def print_distances(seeds: range) -> None:
+    """Print how far from the optimum of all clients' losses, weighted by |T|, 400 rounds of four clients end."""
+    where, once = least_squares(), ft.random_search(400, 400)
+    client = {"lr": 0.1, "batch": 256, "epochs": 5, "momentum": 0.0, "weight_decay": 0.0}
+    server = {"lr": 1.0, "momentum": 0.0, "gamma": 1.0}
+    for name, screens in {
+        "no screens": (),
+        "the default screens": (Values(), Weights(), Norm()),
+        "most_examples=199, Norm(times=10)": (Values(), Weights(199, share=1.0), Norm(times=10)),
+    }.items():
+        for method in (ft.methods.scaffold, ft.methods.fedavg):
+            models = [
+                ft.tune(
+                    where, ft.Space(client, server), method=method, fedex=None, schedule=once, cohort=4, seed=seed,
+                    screens=screens, workers=1, progress=False,
+                ).best.model
+                for seed in seeds
+            ]  # fmt: skip
+            far = [f"{np.abs(w - optimum(where)).max():.1g}" for w in models]
+            print(f"- {name}, {method.name}: {', '.join(far)}", flush=True)
 
 
 def main() -> None:
@@ -138,9 +202,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--theta", action="store_true", help="how often a lying |V| chooses theta's mode")
+    parser.add_argument("--least-squares", action="store_true", help="what screens do to SCAFFOLD's fixed point")
     given = parser.parse_args()
     seeds = range(given.seeds)
-    if given.theta:
+    if given.least_squares:
+        print_distances(seeds)
+    elif given.theta:
         print_steered(seeds)
     else:
         print_errors(seeds)

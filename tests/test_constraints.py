@@ -156,6 +156,7 @@ def test_what_a_constraint_means(text, client, server, allowed):
     [
         (lambda: Space(constraints="lr < 1"), r"constraints = 'lr < 1', but must be a list"),
         (lambda: Space(constraints=["lr *"]), r"constraint 'lr \*' cannot be read, but must compare"),
+        (lambda: Space(constraints=["'a' * 9999999999 != lr"]), r"constraint .* has \"'a' \* 9+\", but must compare"),
         (lambda: Space(constraints=["lr * 2"]), r"constraint 'lr \* 2' compares nothing"),
         (lambda: Space(constraints=["1 < 2"]), r"constraint '1 < 2' names no hyperparameter"),
         (lambda: Space(constraints=["__import__('os') == 1"]), r"has \"__import__\('os'\)\", but must compare"),
@@ -185,3 +186,11 @@ def test_what_cannot_be_met_or_read_is_refused(make, said):
 
 def tuned(client, constraints=()):
     return ft.prepare(toys.problem(), Space(client, constraints=constraints), cohort=3)
+
+
+def test_nothing_is_computed_with_texts():
+    """The product of a text and a number is a text that may fill the memory."""
+    texts = ("optimiser * 99999999999999 == lr", "max('a', 'b') * 99999999999999 != lr", "optimiser + optimiser != lr")
+    for text in texts:
+        assert not constraints.holds(text, {"optimiser": "sgd", "lr": 0.1}, {})
+    assert constraints.holds("optimiser == 'sgd' or lr < 0", {"optimiser": "sgd", "lr": 0.1}, {})

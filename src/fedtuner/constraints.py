@@ -85,7 +85,7 @@ def _unknown(node: ast.expr) -> Iterator[ast.expr]:
     parts: list[ast.expr]
     if isinstance(node, ast.BoolOp):
         parts = node.values
-    elif isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+    elif isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS and not _texts(node.left, node.right):
         parts = [node.left, node.right]
     elif isinstance(node, ast.UnaryOp) and type(node.op) in _OPERATORS:
         parts = [node.operand]
@@ -98,6 +98,11 @@ def _unknown(node: ast.expr) -> Iterator[ast.expr]:
         return
     for part in parts:
         yield from _unknown(part)
+
+
+def _texts(*nodes: ast.expr) -> bool:
+    """Return whether one is a text: there is nothing to compute with it, and a product of it may fill the memory."""
+    return any(isinstance(node, ast.Constant) and isinstance(node.value, str) for node in nodes)
 
 
 def _place(node: ast.AST) -> tuple[str, str] | None:
@@ -124,7 +129,10 @@ def _value(node: ast.expr, sides: Mapping[str, Mapping[str, Any]]) -> Any:
     if isinstance(node, ast.UnaryOp):
         return _OPERATORS[type(node.op)](_value(node.operand, sides))
     if isinstance(node, ast.BinOp):
-        return _OPERATORS[type(node.op)](_value(node.left, sides), _value(node.right, sides))
+        left, right = _value(node.left, sides), _value(node.right, sides)
+        if isinstance(left, str) or isinstance(right, str):
+            raise TypeError("a text beside a number")
+        return _OPERATORS[type(node.op)](left, right)
     if isinstance(node, ast.Compare):
         values = [_value(part, sides) for part in (node.left, *node.comparators)]
         return all(_OPERATORS[type(op)](a, b) for op, a, b in zip(node.ops, values[:-1], values[1:], strict=True))

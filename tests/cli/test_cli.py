@@ -132,6 +132,16 @@ def test_a_dry_run_says_what_a_study_will_do_and_take(here, fedtuner):
     assert "one device trains up to 8 times in the same round" in shared
 
 
+def test_a_dry_run_with_a_proxy_says_what_follows_the_search(here, fedtuner):
+    run = (*RUN[:2], "--store", "p", "--workers", "1", "--proxy", "toys:untested")
+    out = fedtuner(*run, "--dry-run")[1]
+    assert "Then the configuration that is found is trained on toy:" in out
+    assert "1 arm to round 30" in out
+    fedtuner(*run, "--quiet")
+    told = strict(fedtuner(*run, "--dry-run", "--json")[1])
+    assert (told["arms"], told["done"], told["then"]["arms"], told["then"]["done"]) == (4, 30, 1, 30)
+
+
 def test_long_lines_are_broken_between_words_on_a_terminal(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "30")
@@ -541,7 +551,7 @@ def test_export_to_another_place(here, fedtuner):
     assert sorted(toys.files(here / "a" / "b")) == ["README.md", "configuration.json", "load.py", "model.safetensors"]
     code, _, err = fedtuner("export", "s", "--to", "study.toml")
     assert code == 2
-    assert "cannot write to study.toml: File exists" in err
+    assert "study.toml is a file, but must be a folder: give another (--to)" in err
 
 
 def test_export_replaces_only_when_told(here, fedtuner):
@@ -551,7 +561,8 @@ def test_export_replaces_only_when_told(here, fedtuner):
     (here / "out" / "model.safetensors").unlink()
     code, out, err = fedtuner("export", "s", "--to", "out")
     assert (code, out) == (2, "")
-    assert err == "fedtuner: out/configuration.json exists: give another folder (--to), or --force to replace it\n"
+    remedy = "give another folder (--to), or --force (force=True) to replace it"
+    assert err == f"fedtuner: out/configuration.json exists: {remedy}\n"
     assert not (here / "out" / "model.safetensors").exists()
     assert (here / "out" / "configuration.json").read_text() == "mine"
     assert fedtuner("export", "s", "--to", "out", "--force")[0] == 0

@@ -153,6 +153,42 @@ def test_what_is_no_metric_is_refused(make, said):
         make()
 
 
+@pytest.mark.parametrize("metric", [f1(3), f1(3, positive=1), accuracy()], ids=["f1", "f1 of one class", "accuracy"])
+def test_labels_of_every_place_count_and_those_of_minus_100_do_not(metric):
+    """Tokens, pixels: the value is that of all of them as examples of their own; -100 is passed over, as torch does."""
+    output, y = outputs(60, 3)
+    known = np.arange(60) % 4 > 0
+    whole = metric.measured(0.0, [(output[known], y[known])], 45)
+    places = np.moveaxis(output.reshape(15, 4, 3), -1, 1), np.where(known, y, -100).reshape(15, 4)
+    assert metric.measured(0.0, [places], 15) == Metrics(0.0, whole.error, 15, whole.sums)
+    assert metric.measured(0.0, [(output[:5], np.full(5, -100))], 5).undefined
+
+
+@pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
+def test_one_score_of_two_classes_is_positive_above_0(shape):
+    output, y = outputs(50)
+    score = output[:, 1] - output[:, 0]
+    for metric in (f1(), accuracy()):
+        two = metric.measured(0.0, [(output, y)], 50)
+        assert metric.measured(0.0, [(score.reshape(shape), y.reshape(shape))], 50) == two
+
+
+@pytest.mark.parametrize("metric", [f1(), auc(), accuracy()], ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    ("output", "y", "said"),
+    [
+        (np.zeros((3, 2)), np.array([0, 1, 2]), r"a client has the label 2, but .* whole numbers from 0 to 1"),
+        (np.zeros((3, 2)), np.array([-1, 1, 1]), r"a client has the label -1, but"),
+        (np.zeros(3), np.array([0.5, 1, 0]), r"a client has the label 0.5, but"),
+        (np.zeros((3, 2)), np.zeros((3, 2), int), r"scores are of shape \(3, 2\) and labels of \(3, 2\)"),
+        ((np.zeros((3, 2)), np.zeros(3)), np.zeros(3, int), r"reads one array .* give Metric\(value="),
+    ],
+)
+def test_labels_and_outputs_that_are_no_classes_are_refused(metric, output, y, said):
+    with pytest.raises(SpecError, match=f"{metric.name}.*{said}"):
+        metric.measured(0.0, [(output, y)], 3)
+
+
 @pytest.mark.parametrize("metric", [f1(), f1(4), f1(4, positive=2)], ids=["f1()", "f1(4)", "f1(4, positive=2)"])
 def test_f1_of_another_number_of_classes_than_outputs_is_refused(metric):
     with pytest.raises(SpecError, match=r"f1 is for \d classes, but the output has 3: give f1\(classes=3\)"):

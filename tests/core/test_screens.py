@@ -18,6 +18,7 @@ from fedtuner.errors import SpecError
 from fedtuner.methods.momentum import step
 from fedtuner.testing.rounds import a_round, an_arm, reported
 from fedtuner.testing.toys import quadratics
+from fedtuner.tuners.fedex import FedEx, Theta, gradient
 
 PLAN = Plan(0, 0, 0, "valid", {}, 0.0, np.zeros(1, np.float32), {}, ())
 
@@ -220,6 +221,24 @@ def test_shares_are_bounded_whatever_is_claimed(sizes, share):
             and max(sizes) <= 10 * sorted(n for n in sizes if n)[(len(kept) - 1) // 2]
         ):
             assert kept == [n for n in sizes if n]
+
+
+def test_who_has_no_value_does_not_count_for_the_shares_of_those_who_have():
+    """Of fifty clients five have a value. The liar may weigh 2 / 6 of these, not a tenth of all fifty."""
+    judged = [report(validated=20, error=error) for error in (0.1, 0.2, 0.3, 0.4)]
+    others = [report(validated=20, error=math.nan) for _ in range(45)]
+    liar, *kept = Weights()(PLAN, Values(undefined=True)(PLAN, [report(validated=10**9), *judged, *others]))
+    assert liar.after.count == 40
+    assert [a is b for a, b in zip(kept, [*judged, *others], strict=True)] == [True] * 49
+    nobody = [report(validated=n, error=math.nan) for n in (20, 20, 10**9)]
+    assert [r.after.count for r in Weights()(PLAN, nobody)] == [20, 20, 40]
+
+
+def test_a_report_weighs_as_little_where_it_claims_the_examples_only_after_training():
+    few, many = Metrics(0.5, 0.25, 20), Metrics(0.5, 0.25, 10**9)
+    for tried in ((Tried(0, few, many),), (Tried(0, many, few),), (Tried(0, few, few), Tried(1, few, many))):
+        *_, cut = Weights()(PLAN, [report(validated=20)] * 9 + [replace(report(), tried=tried)])
+        assert {m.count for t in cut.tried for m in (t.before, t.after)} == {20, 40}
 
 
 def test_who_is_not_in_the_mean_does_not_count_for_its_weights():
@@ -427,3 +446,42 @@ def test_screens_are_values():
 def test_settings_of_screens_that_make_no_sense(make, why):
     with pytest.raises(SpecError, match=why):
         make()
+
+
+# What one device can do to theta
+
+anything = st.floats(allow_nan=True) | st.sampled_from([0.0, 1.0])
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 10**4), st.floats(0.0, 1.0), st.integers(0, 3)), min_size=2, max_size=40),
+    st.tuples(st.integers(0, 10**12), anything, anything, anything, anything, st.integers(0, 3)),
+    st.lists(st.floats(-6.0, 0.0), min_size=4, max_size=4),
+    st.sampled_from([("absolute", 0.0, 1.0), ("improvement", -1.0, 2.0)]),
+    st.data(),
+)
+def test_one_device_pulls_theta_by_no_more_than_its_share_of_the_metrics_range(honest, lie, log_theta, how, data):
+    """Of a round of n clients it has at most 2 / (n + 1) of the weight, or a tenth, whatever it says.
+
+    The gradient divides each client's part by its candidate's probability, which no client chooses. So it is the part
+    itself, p_j times the gradient, of which a device has no more than that share times the range of the values.
+    """
+    signal, least, reach = how
+    count, loss_before, error_before, loss_after, error_after, label = lie
+    tried = Tried(label, Metrics(loss_before, error_before, count), Metrics(loss_after, error_after, count))
+    others = [report(examples=n, validated=n, error=error) for n, error, _ in honest]
+    others = [replace(r, tried=(replace(r.tried[0], label=j),)) for r, (_, _, j) in zip(others, honest, strict=True)]
+    reports = [*others, replace(report(), tried=(tried,))]
+    for screen in (Values(), Weights(), Norm()):
+        reports = screen(PLAN, reports)
+    baseline = data.draw(st.floats(least, 1.0))
+    theta = Theta(np.array(log_theta) - np.logaddexp.reduce(log_theta), past=baseline, mass=1.0)
+    told = [r.tried[0] for r in reports if r is not None]
+    labels, weights = [t.label for t in told], [t.after.count for t in told]
+    values = [FedEx(signal=signal).value(t) for t in told]
+    found = theta.p * gradient(theta, labels, values, weights)
+    if reports[-1] is None or not weights[-1]:
+        return  # it has no part at all
+    without = theta.p * gradient(theta, labels, [*values[:-1], baseline], weights)
+    n = sum(weight > 0 for weight in weights)
+    assert np.abs(found - without).max() <= max(0.1, 2 / (n + 1)) * reach + 1e-9

@@ -229,9 +229,10 @@ def test_every_message_names_something_that_exists() -> None:
     import re
 
     from fedtuner.core import setup
-    from fedtuner.run import study
+    from fedtuner.run import study, tuning
 
-    names = set(re.findall(r"fedtuner(?:\.\w+)+", inspect.getsource(setup) + inspect.getsource(study)))
+    sources = map(inspect.getsource, (setup, study, tuning))
+    names = {name for source in sources for name in re.findall(r"fedtuner(?:\.\w+)+", source)}
     assert len(names) > 10
     for name in names:
         pkgutil.resolve_name(name)

@@ -10,7 +10,7 @@ from learners import SCHEDULE, SPACE, Logistic, Sklearn, problem
 
 import fedtuner as ft
 from fedtuner.core.model import Hyper
-from fedtuner.errors import ClientError, SpecError
+from fedtuner.errors import ClientError, FedtunerError, SpecError
 from fedtuner.rng import number
 from fedtuner.run import spec
 from fedtuner.testing.rounds import a_round, an_arm, reported
@@ -158,6 +158,46 @@ class Broken(Logistic):
 def test_what_its_code_returns_is_checked():
     with pytest.raises(ClientError, match=r"fit\(\) returned an array of shape \(5,\), but w is of shape \(12,\)"):
         study(problem(Misshapen))
+
+
+def moved(arrays, split, config, seed):
+    return {"w": arrays["w"] + config["rate"]}
+
+
+def judged(arrays, split, config):
+    return 0.5, 0.25
+
+
+@pytest.mark.parametrize(
+    ("fit", "evaluate", "metric", "said"),
+    [
+        (
+            lambda a, s, c, seed: a["w"],
+            judged,
+            None,
+            r"fit returned array.*, but must return a table of arrays by name",
+        ),
+        (lambda a, s, c, seed: {"v": 1}, judged, None, r"fit returned the arrays \['v'\], but must return \['w'\]"),
+        (
+            lambda a, s, c, seed: {"w": np.zeros(3)},
+            judged,
+            None,
+            r"array 'w' is of shape \(3,\), but must be of \(2,\)",
+        ),
+        (moved, lambda a, s, c: 0.5, None, r"evaluate returned 0.5, but must return a loss and a value"),
+        (moved, judged, ft.metrics.auc(), r"auc is pooled, .* Metrics\(loss, error, count, sums\).* pooled=False"),
+    ],
+)
+def test_what_the_two_functions_return_is_checked(fit, evaluate, metric, said):
+    made = ft.Learner({"w": np.zeros(2)}, fit, evaluate, metric=metric)
+    with pytest.raises(FedtunerError, match=said):
+        study(ft.Simulation(made, problem(Logistic).clients), space=ft.Space({"rate": ft.Float(0.1, 1.0)}))
+
+
+def test_the_card_of_a_learner_does_not_speak_of_pytorch(tmp_path):
+    card = study(problem(Logistic)).export(tmp_path)[3].read_text()
+    assert "from load import arrays" in card
+    assert "PyTorch" not in card
 
 
 def test_a_fit_that_is_not_finite_is_an_ordinary_event():

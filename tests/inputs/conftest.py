@@ -37,8 +37,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     toys.write_study(folder)
     study = toys.tune(method=toys.ft.methods.fedavg, space=None, store=folder / "done")
     study.evaluate("test")
-    for name in ("folder", "folder.toml", "old", "journalled", "exported", "theories", "journalled/journal.jsonl"):
+    for name in ("folder", "folder.toml", "folder.svg", "old", "journalled", "exported", "theories"):
         (folder / name).mkdir()
+    (folder / "journalled" / "journal.jsonl").mkdir()
     (folder / "file").touch()
     (folder / "old" / "spec.json").write_text("{}")
     (folder / "exported" / "model.safetensors").write_text("another model")

@@ -48,6 +48,19 @@ def study(problem: Any = None, **more: Any) -> ft.Study:
     return ft.tune(toys.problem() if problem is None else problem, **{**usual, **more})
 
 
+FINE = (ft.Metrics(0.5, 0.5, 3), ft.Metrics(0.4, 0.4, 3))
+
+
+def told(call: Callable[[ft.Study, Any], Any]) -> Callable[[], Any]:
+    """What is done with the first plan of a study that is asked and told."""
+
+    def run() -> Any:
+        with ft.prepare(toys.problem(), cohort=2, schedule=ft.random_search(1, 1)) as asked:
+            return call(asked, asked.ask())
+
+    return run
+
+
 def simulation(
     build: Any = linear, train: Any = PAIR, valid: Any = PAIR, test: Any = PAIR, **more: Any
 ) -> ft.Simulation:
@@ -274,6 +287,22 @@ SETTINGS = [
     ("evaluate-before-the-end", lambda: ft.prepare(toys.problem(), cohort=2).evaluate(), r"not finished"),
     ("untuned-of-none", lambda: ft.untuned(None), r"study = None, but must be a Study|untuned.*Study"),
     ("tell-before-ask", lambda: ft.prepare(toys.problem(), cohort=2).tell(None, []), r"no round in flight: ask\(\)"),
+    ("tell-no-plan", told(lambda s, plan: s.tell(None, [])), r"plan = None, but must be one that ask\(\) gave"),
+    ("tell-a-number", told(lambda s, plan: s.tell(plan, 3)), r"arm 0, round 1: 3, but must be a list of reports, or a Tally"),
+    ("report-halves", told(lambda s, plan: plan.report(plan.jobs[0], plan.w, 2.5, FINE)), r"examples = 2.5, but must be a whole number >= 0"),
+    ("report-true", told(lambda s, plan: plan.report(plan.jobs[0], plan.w, True, FINE)), r"examples = True, but must be a whole number >= 0"),
+    ("report-texts", told(lambda s, plan: plan.report(plan.jobs[0], ["a"] * plan.w.size, 3, FINE)), r"w is of type <U1, but must be of real numbers"),
+    ("report-complex", told(lambda s, plan: plan.report(plan.jobs[0], plan.w + 1j, 3, FINE)), r"w is of type complex64, but must be of real numbers"),
+    ("metrics-of-text", told(lambda s, plan: plan.report(plan.jobs[0], plan.w, 3, (ft.Metrics("a", 1.0, 3),) * 2)), r"Metrics\(loss='a'.*must be Metrics"),
+    ("metrics-negative", told(lambda s, plan: plan.report(plan.jobs[0], plan.w, 3, (ft.Metrics(1.0, 1.0, -3),) * 2)), r"client \d: .*must be Metrics"),
+    ("metrics-halves", told(lambda s, plan: plan.report(plan.jobs[0], plan.w, 3, (ft.Metrics(1.0, 1.0, 2.5),) * 2)), r"client \d: .*must be Metrics"),
+    ("metrics-numbers", told(lambda s, plan: plan.report(plan.jobs[0], plan.w, 3, (1.0, 2.0))), r"client \d: \(1.0, 2.0\), but must be Metrics"),
+    ("metric-rate", lambda: ft.Metric("a", rate="yes"), r"a: rate = 'yes', but must be true or false"),
+    ("recipe-of-nothing", lambda: ft.tune(toys.problem(), recipe=lambda problem, given: None), r"recipe gave None, but must give the settings"),
+    ("recipe-of-too-little", lambda: ft.tune(toys.problem(), recipe=lambda problem, given: {}), r"recipe gave \{\}, but must give the settings"),
+    ("budget-huge", lambda: ft.tune(toys.problem(), budget=10**15), r"schedule.budget = 10+, but must be at most 1000000"),
+    ("proxy-a-number", lambda: study(proxy=3), r"proxy is int, but must be a Simulation"),
+    ("forecast-a-text", lambda: ft.prepare(toys.problem(), cohort=2).forecast("x"), r"seconds = 'x', but must be >= 0"),
     ("halving-budget", lambda: ft.halving(budget=0), r"schedule.budget = 0, but must be a whole number >= 1"),
     ("halving-numpy-real", lambda: ft.halving(budget=np.float32(5)), r"schedule.budget = .*5.0.*, but must be a whole number"),
     ("halving-eliminations", lambda: ft.halving(eliminations=10**8), r"eliminations 100000000.*lower eliminations"),

@@ -76,6 +76,10 @@ def bad() -> ft.Simulation:
     return ft.Simulation(toys.Softmax(), clients, "bad")
 
 
+# Arms with values that are meant to be outside: of a list, of a range, and 0 where the scale is logarithmic.
+NARROW = ft.Space({"lr": [0.01234567, 0.1], "batch": [4, 8], "weight_decay": ft.Float(1e-5, 1e-2, log=True)})
+OUTSIDE = [{"client": {"lr": 0.5, "batch": 6, "weight_decay": 0.0}}, {"client": {"weight_decay": 0.1}}]
+
 STUDIES: dict[str, dict[str, Any]] = {
     "halving": {},
     "without FedEx": {"fedex": None},
@@ -90,6 +94,7 @@ STUDIES: dict[str, dict[str, Any]] = {
     "a client in trouble": {"problem": bad()},
     "hostile names": {"problem": hostile()},
     "groups": {"problem": grouped()},
+    "values outside the ranges": {"fedex": None, "space": NARROW, "include": OUTSIDE},
 }
 
 

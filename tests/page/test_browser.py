@@ -11,10 +11,14 @@ from pathlib import Path
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
+import numpy as np
 import pytest
 from shown import HOSTILE, STUDIES, unreliable, view
+from torch import nn
 
+import fedtuner as ft
 import toys
+from fedtuner.page.compare import comparison
 from fedtuner.page.html import report
 from fedtuner.page.serve import Server
 from fedtuner.run.store import Folder
@@ -206,6 +210,79 @@ def test_several_studies_are_compared_and_each_can_be_chosen(browser, tmp_path):
         page.locator("#study").select_option("3")
         page.wait_for_selector("body[data-drawn]")
         assert page.locator("#name").inner_text() == str(paths[3])
+
+
+def linear():
+    return nn.Linear(3, 2)
+
+
+def judged_by(metric, path):
+    """Write a study of another metric: the error of the toy under this name."""
+    task = toys.Softmax()
+    task.metric = metric
+    toys.tune(problem=ft.Simulation(task, toys.clients(), "toy"), store=path).evaluate("test")
+    return path
+
+
+def test_the_controls_have_the_names_of_the_metric_that_is_shown(browser, tmp_path):
+    metrics = {"a": ft.Metric("auc", rate=True, maximise=True), "b": ft.Metric("mse"), "c": ft.Metric("loss")}
+    paths = [judged_by(metric, tmp_path / name) for name, metric in metrics.items()]
+    with opened(browser, report(paths, tmp_path / "all.html").as_uri()) as page:
+        for n, name in enumerate(("auc", "mse")):
+            page.locator("#study").select_option(str(n))
+            page.wait_for_selector("body[data-drawn]")
+            assert page.locator("label", has=page.locator("input[value=error]")).inner_text() == name
+        page.locator("#study").select_option("2")  # where the metric is the loss there is nothing to choose
+        page.wait_for_selector("body[data-drawn]")
+        assert not page.locator("input[value=error]").is_visible()
+        assert page.locator("input[value=before]").is_visible()
+
+
+def test_values_below_0_are_drawn_with_their_bands_and_intervals(browser, tmp_path):
+    path = judged_by(ft.Metric("reward", maximise=True), tmp_path / "s")
+    other = judged_by(ft.Metric("reward"), tmp_path / "o")
+    with opened(browser, report([path, other], tmp_path / "both.html").as_uri()) as page:
+        drawn = page.evaluate(
+            "() => { const chart = echarts.getInstanceByDom(document.getElementById('race-chart'));"
+            " const band = chart.getModel().getSeries().filter((s) => /^(low|band)-/.test(s.id));"
+            " return band.map((s) => s.getData().mapArray(s.getData().getCalculationInfo('stackResultDimension') ||"
+            " 'y', (v) => v)); }"
+        )
+        low, high = drawn[:2]
+        assert all(a <= b for a, b in zip(low, high, strict=True))
+        assert min(high) < 0
+        page.locator("#study").select_option("0")
+        least = page.evaluate(
+            "() => echarts.getInstanceByDom(document.getElementById('comparison-chart')).getOption().xAxis[0].min"
+        )
+        errors = [e for row in comparison([path, other])["rows"] for e in row["errors"].values()]
+        assert least <= min(errors)
+
+
+def test_clients_for_whom_the_metric_is_not_defined_are_counted(browser, tmp_path):
+    def split(one_class):
+        x = np.random.default_rng(0).normal(size=(12, 3))
+        return x, np.ones(12, int) if one_class else (x[:, 0] > 0).astype(int)
+
+    clients = [ft.Client(n, split(False), split(n == 2), split(n == 2)) for n in range(4)]
+    problem = ft.Simulation(ft.pytorch.Task(linear, metric=ft.metrics.auc()), clients, "toy")
+    study = ft.tune(problem, fedex=None, schedule=ft.random_search(2, 2), cohort=4, store=tmp_path / "s", workers=1)
+    study.evaluate("test")
+    with opened(browser, report([study.path], tmp_path / "s.html").as_uri()) as page:
+        assert "auc is not defined for 1 client, who is left out." in page.locator("#state").inner_text()
+
+
+def test_both_test_errors_are_of_the_same_split(browser, tmp_path):
+    study = toys.tune(store=tmp_path / "s")
+    study.evaluate("test")
+    plain = ft.untuned(study, progress=False)
+    plain.evaluate("valid")
+    for tested in (False, True):
+        with opened(browser, report([study.path], tmp_path / "s.html").as_uri()) as page:
+            told = page.locator("#figures").inner_text()
+        assert "Test error, personalized" in told
+        assert ("Test error, untuned" in told) == tested
+        plain.evaluate("test")
 
 
 def test_an_interrupted_study_is_drawn(browser, tmp_path):

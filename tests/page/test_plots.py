@@ -63,6 +63,44 @@ def test_a_figure_has_what_the_view_has(stores):
 
 
 @pytest.mark.slow
+def test_values_outside_the_ranges_are_drawn_on_their_axes():
+    lines = toys.tune(**STUDIES["values outside the ranges"]).plot("configurations").axes[0].lines
+    heights = [y for line in lines if len(line.get_ydata()) == 4 for y in line.get_ydata()]
+    assert heights
+    assert all(0 <= y <= 1 for y in heights)
+
+
+@pytest.mark.slow
+def test_values_below_0_are_drawn_with_their_bands_and_intervals(tmp_path):
+    task = toys.Softmax()
+    task.metric = ft.Metric("reward", maximise=True)  # the negative of the error
+    study = toys.tune(problem=ft.Simulation(task, toys.clients(), "toy"), store=tmp_path / "s")
+    study.evaluate("test")
+    (ax,) = study.plot("race").axes
+    (band,) = (part.get_paths()[0].vertices[:, 1] for part in ax.collections)
+    winner = next(line for line in ax.lines if line.get_label().endswith("winner")).get_ydata()
+    assert min(winner) < 0
+    assert band.min() < min(winner)
+    (ax,) = study.plot("comparison").axes
+    assert ax.get_xlabel().startswith("test -reward")
+    assert ax.get_xlim()[0] <= min(ax.collections[0].get_segments()[0][:, 0])
+
+
+@pytest.mark.slow
+def test_a_study_of_one_round_and_long_names_can_be_seen(tmp_path):
+    problem = ft.Simulation(toys.Softmax(), toys.clients(), "a problem whose name is rather long")
+    study = toys.tune(store=tmp_path / "s", problem=problem, **STUDIES["one arm, one round"])
+    study.evaluate("test")
+    for kind in ("race", "incumbent"):
+        (ax,) = study.plot(kind).axes
+        assert [line.get_marker() for line in ax.lines if len(line.get_xdata()) == 1] == ["o"]
+        assert all(tick == round(tick) for tick in ax.get_xticks())
+    figure = study.plot("comparison")
+    figure.draw_without_rendering()
+    assert figure.axes[0].get_position().width > 0.5
+
+
+@pytest.mark.slow
 def test_a_study_that_is_kept_nowhere_is_drawn_too():
     study = toys.tune()
     assert study.plot("theta", arm=1).axes[-1].get_ylabel() == "probability"

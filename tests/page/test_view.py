@@ -255,6 +255,20 @@ def test_importance_finds_the_hyperparameter_that_matters():
     assert "nothing to compare" in importance({"axes": axes[:1], "rows": rows})["why"]
 
 
+def test_an_axis_has_a_place_for_every_value_that_an_arm_has(tmp_path):
+    toys.tune(store=tmp_path / "s", **STUDIES["values outside the ranges"])
+    shown = view(tmp_path / "s")["configurations"]
+    axes = {axis["name"]: axis for axis in shown["axes"]}
+    assert axes["client.lr"]["choices"] == [0.01235, 0.1, 0.5]  # as the arms' values are shown
+    assert axes["client.batch"]["choices"] == [4, 6, 8, 32]  # 32 is the default of the second arm
+    assert (axes["client.weight_decay"]["low"], axes["client.weight_decay"]["high"]) == (1e-5, 0.1)
+    for row in shown["rows"]:
+        assert row["values"][0] in axes["client.lr"]["choices"]
+        assert row["values"][1] in axes["client.batch"]["choices"]
+    again = [{**row, "arm": len(shown["rows"]) * n + row["arm"]} for n in range(4) for row in shown["rows"]]
+    assert "shares" in importance({**shown, "rows": again})  # 0 is not on a logarithmic scale
+
+
 @pytest.mark.slow
 def test_the_command_is_kept_with_a_study(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["/usr/bin/fedtuner", "run", "digits", "--set", "a b"])

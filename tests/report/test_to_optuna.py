@@ -170,3 +170,20 @@ def test_included_arms_outside_of_the_ranges_are_exported_as_they_are(tmp_path):
     given = study.journal.arms[0].client
     assert {name: given[name] for name in outside} == outside
     assert params["client.lr"] >= 1.0
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_database_takes_included_arms_outside_of_lists_and_logarithms(tmp_path, live):
+    """There a hyperparameter must have the same choices, and the same scale, in every trial."""
+    space = ft.Space({"lr": [0.01, 0.1], "batch": [4, 8], "weight_decay": ft.Float(1e-5, 1e-2, log=True)})
+    include = [{"client": {"lr": 0.5, "batch": 6}}, {"client": {"weight_decay": 0.0}}]
+    url = f"sqlite:///{tmp_path / 'all.db'}"
+    watch = ft.watchers.Dashboard(url, "mine") if live else None
+    study = toys.tune(
+        space=space, method="fedavg", fedex=None, include=include, store=tmp_path / "s", workers=1, watch=watch
+    )
+    if not live:
+        to_optuna.export(study.path, url, "mine")
+    trials = {trial.user_attrs["arm"]: trial.params for trial in read(url).trials}
+    for arm, known in study.journal.arms.items():
+        assert trials[arm] == {f"client.{name}": known.client[name] for name in space.client}

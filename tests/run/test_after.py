@@ -6,9 +6,11 @@ import json
 import math
 import runpy
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
+from torch import nn
 
 import fedtuner as ft
 import toys
@@ -117,7 +119,9 @@ def _explode(server, b, tally):
 
 def test_what_cannot_be_extended_is_told(tmp_path):
     study = tune(tmp_path / "s").extend(12)
-    with pytest.raises(SpecError, match="budget = 9, but the study has 12 rounds already: give more"):
+    with pytest.raises(
+        SpecError, match="budget = 9, but the study has 12 rounds already, of which 12 are used: give more"
+    ):
         study.extend(9)
     with pytest.raises(SpecError, match="budget = 13 leaves 1 rounds for a second RandomSearch: budget = 1 is less"):
         study.extend(13)
@@ -127,6 +131,18 @@ def test_what_cannot_be_extended_is_told(tmp_path):
     other.where = replace(other.where, store=study.store)
     with pytest.raises(StoreError, match="was extended otherwise: to 12 rounds"):
         other.extend(15)
+
+
+def test_a_larger_budget_in_the_same_store_is_told_how_to_go_on(tmp_path):
+    tune(tmp_path / "s")
+    with pytest.raises(StoreError, match=r"6 in the store, 9 now.*with them --extend 9 \(study\.extend\(9\)\)"):
+        tune(tmp_path / "s", schedule=replace(RANDOM, budget=9))
+    for other in ({"schedule": replace(RANDOM, budget=3)}, {"schedule": replace(RANDOM, budget=9), "seed": 1}):
+        with pytest.raises(StoreError) as error:
+            tune(tmp_path / "s", **other)
+        assert "extend" not in str(error.value)
+    with pytest.raises(StoreError, match=r"\(problem\.fingerprint: the clients' data has changed\)"):
+        tune(tmp_path / "s", problem=ft.Simulation(toys.Softmax(), toys.clients()[::-1], "toy"))
 
 
 def test_longer_schedules_say_what_they_are():
@@ -209,6 +225,23 @@ def test_the_card_says_what_was_tuned_on_what_and_how_well(tmp_path):
     assert f"{100 * found.error_after:.1f} % ({low:.1f} to {high:.1f}) |" in card
 
 
+def test_the_card_says_ranges_in_words(tmp_path):
+    fast = ft.When(ft.Float(0.9, 0.99), optimiser=["adam", "yogi"])
+    decay = ft.space.OneMinus(ft.Float(0.001, 0.1, log=True))
+    space = ft.Space({"lr": [0.1, 0.2]}, {"optimiser": ["sgd", "adam", "yogi"], "beta2": fast, "gamma": decay})
+    study = toys.tune(store=tmp_path / "s", method=ft.methods.fedavg, space=space, schedule=ft.random_search(2, 1))
+    card = study.export(tmp_path / "to")[3].read_text()
+    assert "`server.gamma` in 1 - [0.001, 0.1] (log)" in card
+    assert "`server.beta2` in [0.9, 0.99] where optimiser is adam or yogi" in card
+    assert "`client.lr` in {0.1, 0.2}" in card
+    with pytest.raises(
+        SpecError, match=r"exists: give another folder \(--to\), or --force \(force=True\) to replace it"
+    ):
+        study.export(tmp_path / "to")
+    with pytest.raises(SpecError, match=r"journal\.jsonl is a file, but must be a folder"):
+        study.export(tmp_path / "s" / "journal.jsonl")
+
+
 def test_the_spread_of_a_mean_over_clients_is_that_of_the_weighted_mean(tmp_path):
     """By hand: errors 0 (1 example) and 1 (3): mean 3/4; the sum of (n_i (e_i - m))^2 is 9/8; times 2, root, / 4."""
     from fedtuner.core.records import Row
@@ -224,6 +257,23 @@ def test_short_representations(tmp_path):
     assert len(repr(study)) < 200
     assert len(repr(study.best)) < 600
     assert repr(study).startswith("<Study: toy, remembering, 2 arms, 6 of 6 rounds, won by arm ")
+    task = ft.pytorch.Task(partial(nn.Linear, 3, 2), metric=ft.metrics.auc())
+    assert repr(task) == "<Task: Linear, 8 parameters, auc>"
+    assert repr(ft.Simulation(task, toys.clients(), "phones")) == "<Simulation: phones, 6 clients, Task, auc>"
+    assert repr(toys.clients()[0]) == "Client(id='phone0')"  # without its arrays
+    assert repr(ft.methods.fedprox) == "<Method: fedprox (Li et al. 2020)>"
+    learner = ft.Learner({"centres": np.zeros((2, 3))}, len, len)
+    assert repr(learner) == "<Learner: centres (2, 3), error>"
+
+
+def test_clients_without_the_metric_are_counted_in_whole_numbers():
+    x = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
+    splits = [(x, (x[:, 0] > 0).astype(int)), (x, np.ones(12, int))]
+    clients = [ft.Client(n, splits[0], splits[n == 2], splits[n == 2]) for n in range(4)]
+    task = ft.pytorch.Task(partial(nn.Linear, 3, 2), metric=ft.metrics.auc())
+    study = ft.tune(ft.Simulation(task, clients), fedex=None, schedule=ft.random_search(2, 2), cohort=4, workers=1)
+    assert [row["undefined"] for row in study.frame()] == [1, 1]
+    assert repr(study.evaluate("test")["undefined"]) == "1"
 
 
 def test_a_split_that_no_client_has_is_said_in_words(tmp_path):

@@ -284,7 +284,7 @@ def test_what_cannot_be_given_together(settings, match):
         ({"vary": "lr"}, r"vary = 'lr', but must be names of hyperparameters"),
         ({"arms": 0}, r"schedule.arms = 0, but must be a whole number >= 1"),
         ({"arms": 1000}, r"budget = 100 cannot give 1000 arms a round each: raise budget to 2515 or more"),
-        ({"decades": -1}, r"decades = -1, but must be >= 0"),
+        ({"decades": -1}, r"decades = -1, but must be in \[0, 100\]"),
     ],
 )
 def test_recipes_that_are_wrong(settings, match):

@@ -589,3 +589,15 @@ def test_what_reopened_results_cannot_do_says_how_to_get_it(tmp_path, name):
         getattr(ft.load(store), name)
     with pytest.raises(AttributeError, match=r"has no attribute 'evaluat'$"):
         _ = ft.load(store).evaluat
+
+
+def test_a_range_that_no_optimiser_reads_is_told():
+    beta = {"beta2": ft.Float(0.9, 0.99)}
+    given = {"method": ft.methods.fedavg, "fedex": None, "schedule": ft.random_search(2, 1)}
+    with pytest.warns(
+        FedtunerWarning, match=r"server\.beta2 is searched, but server\.optimiser = sgd does not .*\(adam"
+    ):
+        toys.tune(space=ft.Space({"lr": 0.1}, beta), **given)
+    for optimiser in ("adam", ["sgd", "adam"]):
+        toys.tune(space=ft.Space({"lr": 0.1}, {**beta, "optimiser": optimiser}), **given)
+    toys.tune(space=ft.Space({"lr": ft.Float(0.1, 0.2)}, {"beta2": 0.95}), **given)

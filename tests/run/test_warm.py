@@ -9,7 +9,9 @@ import pytest
 
 import fedtuner as ft
 import toys
+from fedtuner import cli
 from fedtuner.core.records import Arm
+from fedtuner.core.screens import Norm, Weights
 from fedtuner.errors import FedtunerError, SpecError, StoreError
 from fedtuner.tuners.fedex import DOUBT
 
@@ -116,6 +118,21 @@ def elsewhere():
 
 
 @pytest.mark.slow
+def test_show_leaves_out_what_was_taken_over_and_is_the_default(source, tmp_path, capsys):
+    """All arms have what the first one has, unless they differ in it."""
+    given = {"schedule": None, "budget": 70, "fedex": None, "method": ft.methods.fedavg, "space": None}
+    toys.tune(**given, start_from=source, store=tmp_path / "s")
+    assert cli.main(["show", str(tmp_path / "s")]) == 0
+    out = capsys.readouterr().out
+    lines = [line for line in out.splitlines() if " lr " in line]
+    assert lines
+    for line in lines:
+        assert "beta2" not in line
+        assert "tau" not in line
+    assert "(cooled over the last 50 % of its rounds)" in out
+
+
+@pytest.mark.slow
 def test_a_proxy_is_tuned_and_what_it_finds_is_trained_for_real(tmp_path):
     study = toys.tune(proxy=elsewhere(), store=tmp_path / "s")
     found = ft.load(tmp_path / "s" / "proxy")
@@ -127,5 +144,39 @@ def test_a_proxy_is_tuned_and_what_it_finds_is_trained_for_real(tmp_path):
     assert again.best.model.tobytes() == study.best.model.tobytes()
     assert toys.tune(proxy=elsewhere()).best.model.tobytes() == study.best.model.tobytes()
     assert ft.untuned(study).rounds_used == 30
-    with pytest.raises(FedtunerError, match="problem is int, but must be a Simulation"):
+    with pytest.raises(FedtunerError, match="proxy is int, but must be a Simulation"):
         toys.tune(proxy=3)
+
+
+def test_what_is_trained_for_real_has_the_settings_of_the_search():
+    given = {"across": "worst tenth", "failing": "end", "screens": (Norm(),), "cohort": 4}
+    study = toys.tune(proxy=elsewhere(), **given)
+    assert {name: getattr(study.setup, name) for name in given} == given
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"cohort": 7}, "cohort = 7, but the problem has 6 clients"),
+        ({"across": "worst group"}, "across = 'worst group', but clients have no groups"),
+    ],
+)
+def test_what_the_real_clients_cannot_do_is_told_before_the_search(given, said, tmp_path):
+    ids = [client.id for client in toys.clients(8)]
+    proxy = ft.Simulation(toys.Softmax(), toys.clients(8), "proxy", groups=dict.fromkeys(ids, "all"))
+    with pytest.raises(FedtunerError, match=said):
+        ft.tune(
+            toys.problem(), proxy=proxy, store=tmp_path / "s", schedule=ft.random_search(2, 1), workers=1,
+            **{"cohort": 3, **given},
+        )  # fmt: skip
+    assert not (tmp_path / "s").exists()
+
+
+def test_the_screens_that_are_given_hold_for_both_the_proxy_and_the_problem():
+    """Those that are not given are each federation's own."""
+    strict, usual = (Weights(most=1),), (Weights(),)
+    problem = toys.problem()
+    problem.screens = usual  # as a fleet has them
+    once = {"proxy": elsewhere(), "problem": problem, "schedule": ft.random_search(2, 2)}
+    assert toys.tune(**once, screens=strict).setup.screens == strict
+    assert toys.tune(**once).setup.screens == usual

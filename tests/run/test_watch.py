@@ -299,6 +299,34 @@ def test_lines_are_few_and_the_last_is_the_end(monkeypatch):
     ]
 
 
+@pytest.mark.parametrize(
+    ("width", "said"),
+    [
+        (150, "123/2000 rounds, 27 of 27 arms alive, best personalized error 12.3 % (arm 17), 1 min 40 s left"),
+        (90, "123/2000 rounds, best personalized error 12.3 % (arm 17), 1 min 40 s left"),
+        (80, "123/2000 rounds, best personalized error 12.3 %, 1 min 40 s left"),
+        (60, "123/2000 rounds, best 12.3 %, 1 min 40 s left"),
+        (45, "123/2000 rounds, 1 min 40 s left"),
+    ],
+)
+def test_a_line_fits_its_terminal(width, said, monkeypatch):
+    """The label and the time left stay; the bar goes first."""
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("COLUMNS", str(width))
+    out, status = Terminal(), watch.Status(123, 2000, 27, 27, 0.123, 100, 17, "personalized error", True)
+    with watch.showing(None, "retraining", out) as show:
+        show(status)
+    drawn = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue()).replace("\r", "\n")
+    (line,) = {one.strip() for one in drawn.splitlines() if "123/2000" in one}
+    assert line.startswith("retraining ")
+    assert line.endswith(said)
+    assert ("\u2501" in line) == (width > 100)
+
+
 def test_a_bar_where_there_is_a_terminal():
     class Terminal(io.StringIO):
         def isatty(self):

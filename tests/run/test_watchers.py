@@ -55,9 +55,18 @@ def test_a_watcher_with_nothing_to_say_hears_everything():
     assert toys.tune(watch=silent).finished
 
 
-@pytest.mark.parametrize("given", [3, "tensorboard", [print, 3]])
-def test_what_is_no_watcher_is_refused(given):
-    with pytest.raises(SpecError, match="watch = "):
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (3, "watch = 3, but must be"),
+        ("tensorboard", "watch = 'tensorboard', but must be"),
+        ([print, 3], "watch = 3, but must be"),
+        (Told, r"watch is the class Told, but must be an object: call it, Told\(\.\.\.\)"),
+        ([print, Told], "watch is the class Told"),
+    ],
+)
+def test_what_is_no_watcher_is_refused(given, said):
+    with pytest.raises(SpecError, match=said):
         toys.tune(watch=given)
 
 
@@ -80,8 +89,33 @@ def test_after_a_timeout_the_best_arm_so_far_has_won(tmp_path, monkeypatch):
     assert again.resume_winner(2).rounds_used == 30 + 2  # the schedule is played to its end, then the winner goes on
 
 
+def test_after_a_timeout_the_rounds_that_were_left_can_be_had(tmp_path, monkeypatch):
+    """Then it is the study that was never stopped; a study that has ended by itself stays as it is."""
+    whole = toys.tune(store=tmp_path / "w")
+    monkeypatch.setattr(watch, "_MOMENT", 0.0)
+    clock = iter(range(10**6))
+    with monkeypatch.context() as patched:
+        patched.setattr(ft.run.study.time, "monotonic", lambda: next(clock))
+        study = toys.tune(store=tmp_path / "s", timeout=25)
+    assert study.rounds_used < 30
+    assert study.extend(30).rounds_used == 30
+    for one in (study, ft.load(tmp_path / "s"), toys.tune(store=tmp_path / "s")):
+        assert one.winner == whole.winner
+        assert one.best.model.tobytes() == whole.best.model.tobytes()
+        assert one.arms() == whole.arms()
+    before = toys.files(tmp_path / "s")
+    assert study.extend(30).extend(30).winner == whole.winner
+    assert toys.files(tmp_path / "s") == before
+    before = toys.files(tmp_path / "w")
+    assert whole.extend(30).rounds_used == 30
+    assert toys.files(tmp_path / "w") == before
+    assert study.extend(60).winner == whole.extend(60).winner
+
+
 def test_a_timeout_before_the_first_round_interrupts():
-    with pytest.raises(Interrupted):
+    with pytest.raises(
+        Interrupted, match="timeout = 0 was over before any round was done, so there is no winner: give"
+    ):
         toys.tune(timeout=0)
     with pytest.raises(SpecError, match="timeout = -1, but must be"):
         toys.tune(timeout=-1)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import pickle
+import runpy
 
 import numpy as np
 import pytest
 
 import fedtuner as ft
 from fedtuner import metrics
-from fedtuner.errors import SpecError, TaskError
+from fedtuner.errors import ClientError, SpecError, TaskError
 from fedtuner.rng import stream
 
 linear_model = pytest.importorskip("sklearn.linear_model")
@@ -76,6 +78,15 @@ def test_a_step_that_is_too_long_is_a_broken_update_and_no_error():
     assert [r.broken for r in study.history] == [3, 3]
 
 
+def test_values_that_the_estimator_refuses_are_told_and_its_seed_is_no_hyperparameter():
+    """Scikit-learn checks parameters before the first fit alone."""
+    model = ft.sklearn.Estimator(linear_model.Perceptron(), 3, 3)
+    assert "random_state" not in model.hyperparameters  # it is the client's own, whatever the parameter says
+    given = {"space": ft.Space({"alpha": ft.Float(-1.0, -0.5)}), "schedule": ft.random_search(2, 1), "cohort": 3}
+    with pytest.raises(ClientError, match=r"'alpha' parameter of Perceptron must be .*Got -0\.\d+ instead"):
+        ft.tune(ft.Simulation(model, clients()), fedex=None, workers=1, **given)
+
+
 def regressions():
     def make(i):
         x, _ = split(i)
@@ -92,8 +103,23 @@ def test_a_regressor_has_its_mean_square_as_metric_and_pooled_ones_of_its_predic
     assert study.evaluate("test") == study.evaluate("test", metric="loss")
 
 
+@pytest.mark.parametrize("made", [sgd(), neural_network.MLPClassifier((4,))], ids=["linear", "perceptron"])
+def test_an_exported_estimator_is_loaded_by_its_script(made, tmp_path):
+    model = ft.sklearn.Estimator(made, 3, 3)
+    study = ft.tune(ft.Simulation(model, clients()), fedex=None, schedule=ft.random_search(2, 1), cohort=3, workers=1)
+    study.export(tmp_path)
+    card = (tmp_path / "README.md").read_text()
+    assert "state_dict" not in card
+    assert "of a scikit-learn estimator" in card
+    x, y = split(0)
+    fitted = copy.deepcopy(made).partial_fit(x, y, classes=[0, 1, 2])
+    found = runpy.run_path(str(tmp_path / "load.py"))["load"](fitted)
+    np.testing.assert_array_equal(found.predict(x), model.estimator(study.best.model).predict(x))
+
+
 def test_metrics_of_classifiers_and_copies():
     model = pickle.loads(pickle.dumps(ft.sklearn.Estimator(sgd(), 3, 2, metric=metrics.auc())))
+    assert repr(model) == "<Estimator: SGDClassifier, 4 coefficients, auc>"
     x, y = split(0, (0, 1))
     w = model.fit(model.initial(0), model.prepare((x, y)), {"epochs": 2}, 0)
     found = model.evaluate(w, model.prepare((x, y)), {})
@@ -115,6 +141,11 @@ def test_metrics_of_classifiers_and_copies():
             r"y has the label 7.*, but the classes are",
         ),
         (lambda: ft.sklearn.Estimator(sgd(eta0=-1.0), 3, 2), r"SGDClassifier.partial_fit failed on zeros: .*eta0"),
+        (lambda: ft.sklearn.Estimator(sgd(), 3), r"SGDClassifier is a classifier, but classes is not given: give"),
+        (
+            lambda: ft.sklearn.Estimator(linear_model.SGDRegressor(), 3, 2),
+            r"SGDRegressor is a regressor, but classes = 2 is given: leave it out",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(make, said):

@@ -144,6 +144,11 @@ def test_a_model_that_takes_tables_and_returns_its_loss_and_logits():
     one, other = (ft.pytorch.Task(Tokens).prepare(split) for split in (table(0), examples))
     assert all(torch.equal(one.x[key], other.x[key]) for key in one.x)
     assert len(one) == 16
+    errors = [ft.pytorch.Task(Tokens, metric=m) for m in (None, metrics.accuracy(), metrics.f1(classes=3))]
+    argmax, right, macro = (task.evaluate(task.initial(0), task.prepare(table(0))) for task in errors)
+    assert right.error == pytest.approx(argmax.error)
+    assert right.sums[1] == 16 * 4  # without the padding
+    assert 0 < macro.error < 1
 
 
 class TwoHeads(nn.Module):
@@ -227,6 +232,20 @@ def test_an_undefined_metric_moves_no_candidate():
 def test_what_is_no_metric_of_a_task_is_refused(make, said):
     with pytest.raises(TaskError, match=said):
         make()
+
+
+def test_where_no_client_who_validates_has_the_metric_show_says_so(tmp_path, capsys):
+    def one_class(i):
+        x, y = pairs(i)
+        return x, np.ones_like(y)
+
+    made = [ft.Client(i, pairs(i), one_class(i + 10), one_class(i + 20)) for i in range(4)]
+    problem = ft.Simulation(ft.pytorch.Task(linear, metric=metrics.auc()), made)
+    ft.tune(problem, fedex=None, schedule=ft.random_search(2, 1), cohort=2, workers=1, store=tmp_path / "s")
+    assert cli.main(["show", str(tmp_path / "s")]) == 0
+    said = capsys.readouterr().out
+    assert "No arm has a score, so the first one has won: auc is not defined for the clients who validate" in said
+    assert "diverged" not in said
 
 
 def test_a_metric_that_is_defined_for_nobody_is_refused():

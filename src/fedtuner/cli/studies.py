@@ -19,13 +19,14 @@ from fedtuner.errors import FedtunerWarning, SpecError
 
 def run(arguments: Namespace) -> None:
     """Run a study, or continue one."""
+    from fedtuner import checks
     from fedtuner.core.schedule import outline
     from fedtuner.report.forecast import print_forecast
     from fedtuner.report.show import headline
     from fedtuner.run import sampling, spec
     from fedtuner.run.result import load
     from fedtuner.run.store import at
-    from fedtuner.run.tuning import for_real, untuned
+    from fedtuner.run.tuning import check_for_real, for_real, untuned
 
     name, table = spec.read(arguments.study)
     table = spec.override(table, arguments.set)
@@ -43,24 +44,33 @@ def run(arguments: Namespace) -> None:
     parsed = spec.parse(table)
     said = "" if arguments.budget is None else f"-{arguments.budget}-rounds"
     store = arguments.store or Path("runs") / f"{name}-{parsed.method.rpartition(':')[2]}{said}-seed{parsed.seed}"
-    proxy = parsed.load(parsed.proxy) if parsed.proxy else None
+    for option in ("extend", "resume_winner", "retrain"):  # refused before the work, not after it
+        if getattr(arguments, option) is not None:
+            checks.whole("--" + option.replace("_", "-"), getattr(arguments, option))
+    proxy = None if parsed.proxy is None else parsed.load(parsed.proxy)
     study = parsed.study(store / "proxy" if proxy else store, arguments.workers, proxy)
-    if arguments.evaluate_sample:  # refused before the work, not after it
+    real = None if proxy is None else check_for_real(study, parsed.load(parsed.problem))
+    if arguments.evaluate_sample:
         sampling.checked(study.problem, arguments.evaluate_sample)
     if not arguments.json and not arguments.quiet:
         tell(headline(study.describe(), outline(study.schedule).proposed))
     if arguments.dry_run:
-        found, done = study.forecast(), load(store).rounds_used if at(store).exists() else 0
+        parts = [(study, store if real is None else store / "proxy"), *([] if real is None else [(real, store)])]
+        ahead = [(one.forecast(), load(kept).rounds_used if at(kept).exists() else 0) for one, kept in parts]
         with printing():
             if arguments.json:
-                print(json.dumps({**asdict(found), "done": done}, indent=2))
-            else:
-                print_forecast(found, done)
+                first, *then = [{**asdict(found), "done": done} for found, done in ahead]
+                print(json.dumps({**first, **({"then": then[0]} if then else {})}, indent=2))
+                return
+            print_forecast(*ahead[0])
+            if real is not None:
+                print(f"Then the configuration that is found is trained on {real.problem.name}:")
+                print_forecast(*ahead[1])
         return
     progress = not arguments.quiet
     study.run(progress, timeout=arguments.timeout)
-    if proxy is not None:
-        study = for_real(study, parsed.load(parsed.problem), store).run(progress, "training")
+    if real is not None:
+        study = for_real(study, real.problem, store).run(progress, "training")
     if arguments.extend is not None:
         study.extend(arguments.extend, progress)
     if arguments.resume_winner is not None:

@@ -134,6 +134,9 @@ class Method:
     plain: bool = False  # whether a ``Learner``'s own training may replace its local training
     given: frozenset[str] = frozenset()  # the server's hyperparameters that ``with_defaults`` has set
 
+    def __repr__(self) -> str:
+        return f"<Method: {self.name} ({self.paper})>"
+
     def optimiser(self, b: Config) -> Optimiser:
         """Return the server optimiser that a configuration names."""
         return self.optimisers[str(b["optimiser"])]

@@ -77,6 +77,9 @@ class Metric:
                 checks.function(f"{name}: {what}", given)
         if sums is not None and value is None:
             raise SpecError(f"{name}: sums are given, but not value(sums), the metric's value of their total")
+        for what, said in (("rate", rate), ("maximise", maximise), ("pooled", pooled)):
+            if said is not None and not isinstance(said, (bool, np.bool_)):
+                raise SpecError(f"{name}: {what} = {brief(said)}, but must be true or false")
         if pooled and sums is None:
             raise SpecError(f"{name}: pooled = true, but there are no sums to add: give sums(output, y)")
         if worst is None:
@@ -183,7 +186,31 @@ def _joined(parts: Sequence[Any]) -> Any:
     return np.concatenate([np.asarray(part) for part in parts])
 
 
-# Metrics of classifiers. Outputs are scores of classes, [examples, classes]; or, of two classes, one score per example.
+# Metrics of classifiers. Outputs are scores of classes, [examples, classes, ...] with labels [examples, ...]; or, of
+# two classes, one score per example. Labels of -100 are passed over, as torch's cross-entropy does.
+
+
+def _classified(name: str, output: Any, y: Any, classes: int | None) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return scores, [labels] or [labels, classes], and labels; refuse what is none. None: as many as the output."""
+    if any(isinstance(part, (Mapping, tuple, list)) for part in (output, y)):
+        raise SpecError(
+            f"{name} reads one array of scores and one of labels, but there are several: give Metric(value=)"
+        )
+    output, y = np.asarray(output), np.asarray(y)
+    if output.size == len(output):
+        score, y, classes = output.reshape(-1), y.reshape(-1), 2 if classes is None else classes
+    elif output.ndim == y.ndim + 1 and (len(output), *output.shape[2:]) == y.shape:
+        classes = output.shape[1] if classes is None else classes
+        score, y = np.moveaxis(output, 1, -1).reshape(-1, output.shape[1]), y.reshape(-1)
+    else:
+        shapes = f"scores are of shape {output.shape} and labels of {y.shape}"
+        raise SpecError(f"{name}: {shapes}, but must have a label for each row of scores, and a score for each class")
+    known = y != -100
+    score, y = score[known], y[known]
+    for label in y[~np.isin(y, np.arange(classes))][:1]:
+        rule = f"must be whole numbers from 0 to {classes - 1}"
+        raise SpecError(f"{name}: a client has the label {brief(checks.python(label))}, but labels {rule}")
+    return score, y
 
 
 @dataclass(frozen=True)
@@ -194,14 +221,18 @@ class _Confusion:
     count: int  # of all classes
 
     def __call__(self, output: Any, y: Any) -> NDArray[np.float64]:
-        output, y = np.asarray(output), np.asarray(y).reshape(-1)
-        one = output.ndim == 1 or output.shape[1] == 1
-        if not one and output.shape[1] != self.count:
-            n = output.shape[1]
-            raise SpecError(f"f1 is for {self.count} classes, but the output has {n}: give f1(classes={n})")
-        said = (output.reshape(-1) > 0).astype(np.int64) if one else output.argmax(1)
+        width = np.shape(output)[1] if not isinstance(output, (Mapping, tuple)) and np.ndim(output) > 1 else 1
+        if width not in (1, self.count):
+            raise SpecError(f"f1 is for {self.count} classes, but the output has {width}: give f1(classes={width})")
+        score, y = _classified("f1", output, y, self.count)
+        said = _said(score)
         rows = [((said == k) & (y == k), (said == k) & (y != k), (said != k) & (y == k)) for k in self.classes]
         return np.array([[np.sum(part) for part in row] for row in rows], np.float64)
+
+
+def _said(score: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the class of each example: that of the highest score; or, of one score, 1 above 0."""
+    return np.asarray(score > 0 if score.ndim == 1 else score.argmax(1), np.int64)
 
 
 def _f1(sums: NDArray[np.float64]) -> float:
@@ -233,11 +264,11 @@ class _Histogram:
     logits: bool
 
     def __call__(self, output: Any, y: Any) -> NDArray[np.float64]:
-        output, y = np.asarray(output, np.float64), np.asarray(y).reshape(-1)
-        if output.ndim > 1 and output.shape[1] > 2:
-            raise SpecError(f"auc is for two classes, but the output has {output.shape[1]}: use f1(classes)")
-        two = output.ndim > 1 and output.shape[1] == 2
-        score = (output[:, 1] - (output[:, 0] if self.logits else 0.0)) if two else output.reshape(-1)
+        if not isinstance(output, (Mapping, tuple)) and np.ndim(output) > 1 and np.shape(output)[1] > 2:
+            raise SpecError(f"auc is for two classes, but the output has {np.shape(output)[1]}: use f1(classes)")
+        score, y = _classified("auc", output, y, 2)
+        score = score.astype(np.float64)
+        score = (score[:, 1] - (score[:, 0] if self.logits else 0.0)) if score.ndim == 2 else score
         p = 0.5 * (1 + np.tanh(0.5 * score)) if self.logits else score
         bin = np.minimum((np.clip(p, 0.0, 1.0) * self.bins).astype(np.int64), self.bins - 1)
         return np.concatenate([np.bincount(bin[y == k], minlength=self.bins) for k in (0, 1)]).astype(np.float64)
@@ -261,12 +292,12 @@ def auc(bins: int = 1000, *, logits: bool = True, pooled: bool = True) -> Metric
 
 
 def _right(output: Any, y: Any) -> tuple[float, float]:
-    output, y = np.asarray(output), np.asarray(y)
-    return float(np.sum(output.argmax(1) == y)), float(y.size)
+    score, y = _classified("accuracy", output, y, None)
+    return float(np.sum(_said(score) == y)), float(y.size)
 
 
 def _ratio(sums: NDArray[np.float64]) -> float:
-    return float(sums[0] / sums[1])
+    return float(sums[0] / sums[1]) if sums[1] else math.nan
 
 
 def accuracy() -> Metric:

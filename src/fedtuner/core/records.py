@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from fedtuner import checks
 from fedtuner.core.model import NOTHING, Metrics, Vector, Vectors, finite
-from fedtuner.errors import SpecError
+from fedtuner.errors import SpecError, brief
 from fedtuner.space import Config
 
 Key = tuple[int, int]  # (arm, round)
@@ -110,8 +110,7 @@ class Plan:
         ``examples`` is |T|. ``measured`` has, for each of the job's choices, the validation metrics before and after
         local training.
         """
-        count = operator.index(examples)
-        checks.whole("examples", count, 0)
+        count = checks.whole("examples", _index(examples), 0)
         change = self._change(w)
         return Report(job.client, change, {}, {}, count, self.tried(job, *measured), finite=finite(change))
 
@@ -119,6 +118,10 @@ class Plan:
         """Return a client's metrics before and after local training with the labels of the job's choices."""
         if len(measured) != len(job.choices):
             raise SpecError(f"{len(measured)} pairs of metrics, but the job has {len(job.choices)} choices")
+        for pair in measured:
+            if not isinstance(pair, Sequence) or len(pair) != 2 or not all(map(_are_metrics, pair)):
+                rule = "must be Metrics(loss, error, count) before local training, and after it"
+                raise SpecError(f"client {job.client}: {brief(pair)}, but {rule}")
         return tuple(Tried(c.label, *pair) for c, pair in zip(job.choices, measured, strict=True))
 
     def tally(
@@ -150,7 +153,25 @@ class Plan:
         if np.shape(vector) != self.w.shape:
             shape, remedy = np.shape(vector), "model.vector(arrays) makes it of named arrays"
             raise SpecError(f"{name} is of shape {shape}, but must be of {self.w.shape}: {remedy}")
+        if (kind := np.asarray(vector).dtype).kind not in "fiub":
+            raise SpecError(f"{name} is of type {kind}, but must be of real numbers")
         return np.asarray(vector, np.float32)
+
+
+def _index(value: Any) -> Any:
+    """Return a whole number of any library as Python's; other values as they are."""
+    try:
+        return value if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return value
+
+
+def _are_metrics(value: Any) -> bool:
+    """Return whether something is what a client has measured: real numbers, NaN and infinity too, and |V|."""
+    if not isinstance(value, Metrics):
+        return False
+    real = all(isinstance(x, (int, float, np.number)) and not isinstance(x, bool) for x in (value.loss, value.error))
+    return real and checks.is_whole(value.count) and value.count >= 0
 
 
 @dataclass(frozen=True)

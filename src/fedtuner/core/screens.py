@@ -103,7 +103,8 @@ class Weights:
 
     By default ``most`` is ten medians of the round. The median of an even number of clients is the lower of the two
     middle ones: one of two clients cannot raise it. In a small round, of which a client has a large share anyway, it
-    may weigh as much as twice the mean of the others: 2 / (n + 1) of a round of n clients.
+    may weigh as much as twice the mean of the others: 2 / (n + 1) of a round of n clients. That holds of all who have
+    validated, and of those among them for whom the metric is defined, who alone have a part in its mean and in theta.
     """
 
     kind: ClassVar[str] = "weights"
@@ -117,10 +118,9 @@ class Weights:
 
     def __call__(self, plan: Plan, reports: Reports) -> list[Report | None]:
         arrived = [r for r in reports if r is not None]
-        train, valid = (
-            self._limit([r.examples for r in arrived if r.finite]),
-            self._limit([r.before.count for r in arrived]),
-        )
+        train = self._limit([r.examples for r in arrived if r.finite])
+        judged = [r for r in arrived if not any(m.undefined for m in _metrics(r))]
+        valid = min(self._limit(list(map(_validated, of))) for of in (arrived, judged or arrived))
         return [None if r is None else _cut(r, train, valid) for r in reports]
 
     def _limit(self, counts: Sequence[int]) -> int:
@@ -149,15 +149,24 @@ def _lower_median(values: Sequence[float]) -> float:
 
 
 def _cut(report: Report, train: int, valid: int) -> Report:
-    if report.examples <= train and report.before.count <= valid:
+    if report.examples <= train and _validated(report) <= valid:
         return report
-    count = min(report.before.count, valid)
-    tried = tuple(Tried(t.label, _counting(t.before, count), _counting(t.after, count)) for t in report.tried)
+    tried = tuple(Tried(t.label, _counting(t.before, valid), _counting(t.after, valid)) for t in report.tried)
     return replace(report, examples=min(report.examples, train), tried=tried)
 
 
-def _counting(metrics: Metrics, count: int) -> Metrics:
-    """Return metrics that count as those of fewer examples."""
+def _metrics(report: Report) -> list[Metrics]:
+    return [metrics for t in report.tried for metrics in (t.before, t.after)]
+
+
+def _validated(report: Report) -> int:
+    """Return |V|; where a report has several, the largest."""
+    return max(metrics.count for metrics in _metrics(report))
+
+
+def _counting(metrics: Metrics, most: int) -> Metrics:
+    """Return metrics that count as those of at most so many examples."""
+    count = min(metrics.count, most)
     return replace(metrics, count=count, sums=tuple(x * count / metrics.count for x in metrics.sums))
 
 

@@ -136,11 +136,11 @@ class Evaluation:
         before, after = self.breakdown.get(across, (math.nan, math.nan))
         if across == ALL:
             before, after = getattr(self, f"{metric}_before"), getattr(self, f"{metric}_after")
-        counts = {name: float(n) for name in ("missing", "undefined") if (n := getattr(self, name))}
+        counts = {name: n for name in ("missing", "undefined") if (n := getattr(self, name))}
         found = {"global": before, "personalized": after, **counts}
         if not self.sample:
             return found
-        found |= {name: float(getattr(self, name)) for name in ("sample", "clients", "population")}
+        found |= {name: getattr(self, name) for name in ("sample", "clients", "population")}
         if across == ALL:
             name = "spread" if metric == "error" else "loss_spread"
             for side, mean, when in (("global", before, "before"), ("personalized", after, "after")):
@@ -173,7 +173,7 @@ class Extended:
 
     event: ClassVar[str] = "extended"
     budget: int  # rounds over all arms, with those before
-    by: str  # schedule, run or winner: ``schedules.Longer``
+    by: str  # schedule, run, winner or rest: ``schedules.Longer``
 
 
 LATE = Late.event  # the kind of a note

@@ -70,8 +70,8 @@ Band = tuple[Numbers, Numbers]
 
 
 def curve(ax: Axes, x: Numbers, y: Numbers, band: Band, *, steps: bool = False, **style: Any) -> None:
-    """Draw a curve and its band; ``steps``: its values stay until the next one."""
-    drawn = {"lw": 1.4, **style}
+    """Draw a curve and its band; ``steps``: its values stay until the next one. One point alone is a dot."""
+    drawn = {"lw": 1.4, **({"marker": "o", "ms": 4} if len(x) == 1 else {}), **style}
     ax.fill_between(x, *band, step="post" if steps else None, color=drawn.get("color"), alpha=0.18, lw=0)
     ax.plot(x, y, drawstyle="steps-post" if steps else "default", **drawn)
 

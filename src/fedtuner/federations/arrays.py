@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedtuner.core.model import Metric, ModelDefaults, Part, Vector
-from fedtuner.errors import SpecError, brief
+from fedtuner.errors import SpecError, brief, one_line
 
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of torch's batch-norm
 
@@ -43,6 +43,10 @@ class NamedArrays(ModelDefaults):
                 f"the model has nothing to train: all of {list(arrays)[:5]} are whole numbers or statistics"
             )
         self.start: Vector | None = self.vector(arrays)
+
+    def __repr__(self) -> str:
+        arrays = one_line(", ".join(f"{name} {shape}" for name, (shape, _) in self._kinds.items()), 100)
+        return f"<{type(self).__name__}: {arrays}, {self.metric.name}>"
 
     def initial(self, seed: int) -> Vector:
         assert self.start is not None

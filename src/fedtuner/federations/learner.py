@@ -53,7 +53,14 @@ class Learner(NamedArrays):
         return Given(split, 0 if split is None else len(sized))
 
     def fit(self, w: Vector, data: Given, config: Config, seed: int) -> Vector:
-        return self.vector(self._fit(self.arrays(w), data.split, config, seed)) if len(data) else w
+        if not len(data):
+            return w
+        made, known = self._fit(self.arrays(w), data.split, config, seed), [part.name for part in self.layout()]
+        if not isinstance(made, Mapping):
+            raise TaskError(f"fit returned {brief(made)}, but must return a table of arrays by name: {known}")
+        if set(made) != set(known):
+            raise TaskError(f"fit returned the arrays {brief(list(made))}, but must return {brief(known)}")
+        return self.vector(made)
 
     def evaluate(self, w: Vector, data: Given, config: Config) -> Metrics:
         if not len(data):
@@ -63,4 +70,7 @@ class Learner(NamedArrays):
             return found
         if not isinstance(found, tuple) or len(found) != 2:
             raise TaskError(f"evaluate returned {brief(found)}, but must return a loss and a value, or Metrics")
+        if self.metric.pooled:
+            what = "so evaluate must return Metrics(loss, error, count, sums)"
+            raise TaskError(f"{self.metric.name} is pooled, {what}; or give the metric pooled=False")
         return Metrics(float(found[0]), self.metric.error_of(found[1]), len(data))

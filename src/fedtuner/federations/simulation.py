@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -31,9 +31,9 @@ class Client:
     """One client's data: each split is a pair (x, y) of arrays, or anything with a length and an index, or lazy."""
 
     id: str | int
-    train: Any
-    valid: Any
-    test: Any = None
+    train: Any = field(repr=False)
+    valid: Any = field(repr=False)
+    test: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         checks.settle(self, id=checks.client_id(self.id))
@@ -105,6 +105,10 @@ class Simulation(FederationDefaults):
             few = f": {len(self.left_out)} have too few examples for three splits" if self.left_out else ""
             raise SpecError(f"a problem needs at least one client{few}")
         self.groups = checks.groups(groups, self._distinct() if self._columns is None else self._columns.ids)
+
+    def __repr__(self) -> str:
+        model = f"{type(self.model).__name__}, {self.model.metric.name}"
+        return f"<{type(self).__name__}: {self.name}, {counted(len(self.clients), 'client')}, {model}>"
 
     def _distinct(self) -> set[str | int]:
         """Return the ids of clients that were given one by one; refuse what are none, or two alike."""

@@ -25,7 +25,7 @@ def importance(configurations: Mapping[str, Any]) -> dict[str, Any]:
     if len(axes) < 2:
         return {"why": "One hyperparameter is tuned, or none: there is nothing to compare."}
     if len(rows) < FEWEST:
-        return {"why": f"{len(rows)} arms with a finite error are too few to say which hyperparameter mattered."}
+        return {"why": f"Arms with a finite error: {len(rows)}. They are too few to say which hyperparameter mattered."}
     try:
         import optuna
         from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
@@ -38,8 +38,8 @@ def importance(configurations: Mapping[str, Any]) -> dict[str, Any]:
             optuna.logging.set_verbosity(optuna.logging.ERROR)
             study = optuna.create_study()
             for row in rows:
-                params = {axis["name"]: value for axis, value in zip(axes, row["values"], strict=True)}
-                spread = {axis["name"]: _distribution(axis, params[axis["name"]]) for axis in axes}
+                params = {axis["name"]: _placed(axis, v) for axis, v in zip(axes, row["values"], strict=True)}
+                spread = {axis["name"]: _distribution(axis) for axis in axes}
                 study.add_trial(create_trial(params=params, distributions=spread, value=row["early"]))
             # A quarter of a few arms, where PED-ANOVA's default is a tenth of many trials.
             evaluator = PedAnovaImportanceEvaluator(target_quantile=0.25, region_quantile=1.0)
@@ -49,12 +49,15 @@ def importance(configurations: Mapping[str, Any]) -> dict[str, Any]:
     return {"shares": [[name, float(share)] for name, share in found.items()], "arms": len(rows)}
 
 
-def _distribution(axis: Mapping[str, Any], value: Any) -> BaseDistribution:
+def _placed(axis: Mapping[str, Any], value: Any) -> Any:
+    """Return a value on its axis: they are rounded to a few digits, and 0 is on no logarithmic scale."""
+    return value if axis["kind"] == "choice" else min(max(value, axis["low"]), axis["high"])
+
+
+def _distribution(axis: Mapping[str, Any]) -> BaseDistribution:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if axis["kind"] == "choice":
         return CategoricalDistribution(axis["choices"])
-    low, high = min(axis["low"], value), max(axis["high"], value)  # values are rounded to a few digits
-    if axis.get("whole"):
-        return IntDistribution(low, high, log=axis["kind"] == "log")
-    return FloatDistribution(low, high, log=axis["kind"] == "log")
+    kind = IntDistribution if axis.get("whole") else FloatDistribution
+    return kind(axis["low"], axis["high"], log=axis["kind"] == "log")

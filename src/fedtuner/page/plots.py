@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -40,6 +41,8 @@ def write(kind: str, paths: Sequence[Place], out: Path, arm: int | None = None) 
     suffix = out.suffix.removeprefix(".")
     if suffix not in FORMATS:
         raise SpecError(f"--out {out}, but a figure's name must end in .svg, .png or .pdf")
+    if out.is_dir():
+        raise SpecError(f"--out {out}, but that is a folder: give the name of a file")
     size, draw = _drawing(kind, _shown(kind, paths), arm)
     made = pictures.picture(draw, size, font=8, dpi=300, formats=[suffix])
     return pictures.write(out.parent, {out.name: made[suffix]})[0]
@@ -101,6 +104,10 @@ def _ax(canvas: Figure, x: str, y: str) -> Axes:
     ax = canvas.subplots()
     pictures.plain(ax)
     ax.set(xlabel=x, ylabel=y)
+    if "round" in x:  # which are whole
+        from matplotlib.ticker import MaxNLocator
+
+        ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
     return ax
 
 
@@ -109,9 +116,10 @@ def _numbers(values: Sequence[float | None]) -> list[float]:
 
 
 def _band(curve: Mapping[str, Any]) -> tuple[list[float], list[float], list[float]]:
-    """Return a curve's means, and the ends of its band."""
+    """Return a curve's means, and the ends of its band; of values that are never below 0, neither is the band."""
     mean, half = np.array(_numbers(curve["mean"])), np.array(_numbers(curve["half"]))
-    return mean.tolist(), np.maximum(mean - half, 0).tolist(), (mean + half).tolist()
+    least = -math.inf if (mean < 0).any() else 0.0
+    return mean.tolist(), np.maximum(mean - half, least).tolist(), (mean + half).tolist()
 
 
 def _arm(view: View, arm: int | None) -> dict[str, Any]:
@@ -150,18 +158,20 @@ def _race(canvas: Figure, views: Sequence[View], arm: int | None) -> None:
             name = f"arm {one['id']}" + (", winner" if one["id"] == winner else "")
             pictures.curve(ax, x, mean, (low, high), color=colour, label=name, zorder=4)
         else:
-            ax.plot(x, mean, color=_OTHERS, lw=0.7, zorder=2)
+            ax.plot(x, mean, "o-" if len(x) == 1 else "-", color=_OTHERS, lw=0.7, ms=3, zorder=2)
         if one["out"]:
-            ax.plot(x[-1:], mean[-1:], "x", color=_CHOSEN if bold else "#777777", ms=3.5, mew=0.8, zorder=3)
+            colour = _CHOSEN if bold else "#777777"
+            inside = longest == x[-1]  # at the end of the axis, where half of it would be cut off
+            ax.plot(x[-1:], mean[-1:], "x", color=colour, ms=3.5, mew=0.8, zorder=3, clip_on=not inside)
     if view["untuned"]:
         mean, low, high = (part[:longest] for part in _band(view["untuned"][key]))
         x = list(range(1, len(mean) + 1))
         pictures.curve(ax, x, mean, (low, high), color=_UNTUNED, label="untuned", ls="--")
     starts = [v for one in view["arms"] if not one["parent"] for v in _numbers(one[key]["mean"][:1])]
     finite = [v for v in starts if math.isfinite(v)]
-    if finite and min(finite) >= 0:
+    if finite and min(v for one in view["arms"] for v in (0.0, *_numbers(one[key]["mean"])) if math.isfinite(v)) >= 0:
         ax.set_ylim(0, 1.25 * float(np.median(finite)) if view["metric"] == "loss" else None)
-    ax.set_xlim(0, longest)
+    ax.set_xlim(0, longest if longest > 1 else 1.2)
     if ax.get_legend_handles_labels()[0]:
         ax.legend(frameon=False, fontsize=7)
 
@@ -187,8 +197,9 @@ def _part(axis: Mapping[str, Any], value: Any) -> float:
     if axis["kind"] == "choice":
         return float(axis["choices"].index(value) / max(1, len(axis["choices"]) - 1))
     scale = math.log if axis["kind"] == "log" else float
-    low, high = scale(axis["low"]), scale(axis["high"])
-    return (scale(value) - low) / (high - low) if high > low else 0.5
+    # What a logarithmic scale does not have is at its low end; values are rounded to a few digits, ends are not.
+    low, high, at = scale(axis["low"]), scale(axis["high"]), scale(min(max(value, axis["low"]), axis["high"]))
+    return (at - low) / (high - low) if high > low else 0.5
 
 
 def _ends(axis: Mapping[str, Any]) -> tuple[str, str]:
@@ -321,7 +332,10 @@ def _health(canvas: Figure, views: Sequence[View], arm: int | None) -> None:
         bottom += part
     ax.set_ylim(0, max(0.05, 1.1 * float(bottom.max(initial=0))))
     handles, names = ax.get_legend_handles_labels()
-    some = [n for n in range(1, 6) if bins[:, n].any()] or [1]
+    some = [n for n in range(1, 6) if bins[:, n].any()]
+    if not some:
+        ax.set_title("all clients reported, no update was broken or bounded", fontsize=7)
+        return
     ax.legend([handles[n - 1] for n in some], [names[n - 1] for n in some], frameon=False, fontsize=7)
 
 
@@ -330,14 +344,18 @@ def _comparison(canvas: Figure, shown: Mapping[str, Any], arm: int | None) -> No
     if not rows:
         raise SpecError("none of these studies is finished and evaluated on test data: there is nothing to compare")
     ax = _ax(canvas, f"test {shown['measure']}, 90 % interval", "")
+    below = any(e is not None and e < 0 for row in rows for e in row["errors"].values())
+    least = -math.inf if below else 0.0
     for n, row in enumerate(rows):
         colour = _UNTUNED if row["untuned"] else _WINNER
         half = 0.0 if row["half"] is None else row["half"]
-        ends = [max(0.0, row["mean"] - half)], [row["mean"] + half]
+        ends = [max(least, row["mean"] - half)], [row["mean"] + half]
         pictures.intervals(ax, [row["mean"]], [n], ends, across=True, color=colour)
         ax.plot(list(row["errors"].values()), [n] * row["n"], ".", color=colour, alpha=0.4, ms=4)
-    ax.set_yticks(range(len(rows)), [row["name"] for row in rows], fontsize=7)
-    ax.set(xlim=(0, None), ylim=(-0.6, len(rows) - 0.4))
+    ax.set_yticks(range(len(rows)), [textwrap.fill(row["name"], 22) for row in rows], fontsize=7)
+    ax.ticklabel_format(axis="x", useOffset=False)
+    ax.locator_params(axis="x", nbins=5)
+    ax.set(xlim=(None if below else 0, None), ylim=(-0.6, len(rows) - 0.4))
 
 
 KINDS: dict[str, tuple[float, float, Callable[..., None]]] = {

@@ -8,10 +8,11 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fedtuner import tables
+from fedtuner.checks import is_number
 from fedtuner.core.metric import Metric
 from fedtuner.core.records import Record
 from fedtuner.core.schedule import TARGETS, best
-from fedtuner.errors import one_line
+from fedtuner.errors import counted, one_line
 from fedtuner.page.curves import VALUES, Curve, curves, short, window_of
 from fedtuner.page.history import History
 from fedtuner.page.importance import importance
@@ -91,7 +92,7 @@ class Views:
             "winner": None if won is None else {"arm": won.arm, "round": won.round},
             "chosen": _chosen(journal, found, when),
             "evaluations": strict(evaluated),
-            "notes": without_examples(evaluated),
+            "notes": [*without_examples(evaluated), *_undefined(evaluated, metric)],
             "pays": won is not None and journal.fine_tuning_pays,
             "arms": [self._arm(journal, arm, space, found[arm]) for arm in found],
             "untuned": default,
@@ -230,6 +231,13 @@ _REPLIES = ("failed", "late", "silent")  # of those that did not report
 _FAULTS = ("broken", "bounded")
 
 
+def _undefined(evaluated: Mapping[str, Any], metric: Metric) -> Iterator[str]:
+    """Say for how many clients the winner's metric is not defined on test data."""
+    n = int(evaluated.get("tuned", {}).get("test mode error", {}).get("undefined", 0))
+    if n:
+        yield f"{metric.name} is not defined for {counted(n, 'client')}, who {'is' if n == 1 else 'are'} left out."
+
+
 def _series(found: Mapping[str, Curve]) -> dict[str, Any]:
     digits = {"raw": 5, "mean": 4, "half": 2}
     return {name: {kind: short(getattr(curve, kind), n) for kind, n in digits.items()} for name, curve in found.items()}
@@ -312,7 +320,7 @@ def _configurations(
 ) -> dict[str, Any]:
     """Return the arms' hyperparameters, and the error of each after its last round and after one that all had."""
     domains = flat(space.client, space.server)
-    rows = []
+    rows: list[dict[str, Any]] = []
     common = min((journal.round_of(arm) for arm in found if journal.arms[arm].parent is None), default=0)
     for arm, curve in found.items():
         known, own = journal.arms[arm], journal.own_records[arm]
@@ -322,19 +330,27 @@ def _configurations(
         early = curve[value].mean[common - 1] if known.parent is None and common else math.nan
         shown = dict(zip(("error", "early"), short([curve[value].mean[-1], early]), strict=True))
         rows.append({"arm": arm, "values": [_brief(values.get(n)) for n in domains], **shown})
-    axes = [{"name": name, **_axis(domain)} for name, domain in domains.items()]
+    seen = [[row["values"][n] for row in rows] for n in range(len(domains))]
+    axes = [{"name": name, **_axis(d, values)} for (name, d), values in zip(domains.items(), seen, strict=True)]
     return {"axes": axes, "rows": rows, "common": common}
 
 
-def _axis(domain: Domain) -> dict[str, Any]:
-    domain = unconditional(domain)
+def _axis(domain: Domain, seen: Sequence[Any]) -> dict[str, Any]:
+    """Return the axis of a hyperparameter: its domain, and values beyond it that an arm was given."""
+    domain, seen = unconditional(domain), [value for value in seen if value is not None]
     if isinstance(domain, (PowerOfTwo, Choice)):
-        return {"kind": "choice", "choices": [tables.plain(v) for v in domain.values]}
-    low, high = domain.ends()[0], domain.ends()[-1]
-    if isinstance(domain, OneMinus):
-        return {"kind": "linear", "low": low, "high": high}
+        return {"kind": "choice", "choices": _choices([_brief(v) for v in domain.values], seen)}
     log = isinstance(domain, (Float, Int)) and domain.log
-    return {"kind": "log" if log else "linear", "low": low, "high": high, "whole": isinstance(domain, Int)}
+    ends = [*domain.ends(), *(value for value in seen if value > 0 or not log)]  # 0 is on no logarithmic scale
+    whole = {} if isinstance(domain, OneMinus) else {"whole": isinstance(domain, Int)}
+    return {"kind": "log" if log else "linear", "low": min(ends), "high": max(ends), **whole}
+
+
+def _choices(values: list[Any], seen: Sequence[Any]) -> list[Any]:
+    """Return values, and those that were seen beside them at their places."""
+    more = [value for value in dict.fromkeys(seen) if value not in values]
+    numbers = all(is_number(value) for value in (*values, *more))
+    return list(dict.fromkeys(sorted([*values, *more]) if more and numbers else [*values, *more]))
 
 
 def _across(journal: Journal, untuned: Journal | None) -> dict[str, Any]:

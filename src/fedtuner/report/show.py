@@ -113,7 +113,11 @@ def print_summary(summary: Mapping[str, Any], arms: bool = True) -> None:
     _print_failed(out, summary)
     if math.isinf(result["score"]):
         why = "diverged or stalled" if result["stalled"] else "diverged"
-        out.print(f"[red]Every arm {why}: narrow the space (lower learning rates), or raise the budget.[/red]")
+        said = f"Every arm {why}: narrow the space (lower learning rates), or raise the budget."
+        if not any(arm["ended"] for arm in summary["arms"]):
+            missing = f"{metric.name} is not defined for the clients who validate, or none has validation examples"
+            said = f"No arm has a score, so the first one has won: {missing}."
+        out.print(f"[red]{escape(said)}[/red]")
     table = Table("", "configuration found", box=None, pad_edge=False, header_style="dim")
     table.add_row(
         "server",
@@ -283,8 +287,9 @@ def _print_arms(out: Console, summary: Mapping[str, Any], metric: Metric) -> Non
 
 def _steps(result: Mapping[str, Any], described: Mapping[str, Any]) -> str:
     """Return how the server steps, as far as it was not tuned: its optimiser, and the cooling."""
-    fixed = {name: value for name, value in result["server"].items() if name not in described["server"]}
-    how = [f"optimiser {fixed['optimiser']}"] if fixed.get("optimiser", "sgd") != "sgd" else []
+    optimiser, known = result["server"].get("optimiser", "sgd"), described.get("defaults", {}).get("server", {})
+    said = optimiser == "sgd" or _config({"optimiser": optimiser}, described["server"], known)
+    how = [] if said else [f"optimiser {optimiser}"]
     if described.get("cooling"):
         how.append(f"cooled over the last {100 * described['cooling']:.0f} % of its rounds")
     return f"  ({', '.join(how)})" if how else ""
@@ -293,7 +298,9 @@ def _steps(result: Mapping[str, Any], described: Mapping[str, Any]) -> str:
 def _config(
     config: Mapping[str, Any], tuned: Mapping[str, Any], given: Mapping[str, Any] | None = None, server: bool = False
 ) -> str:
-    """Return what was tuned, and what differs from the defaults (``given``) otherwise."""
-    values = {k: v for k, v in config.items() if k in tuned or (given is not None and v != given.get(k, v))}
+    """Return what was searched, and what differs from the defaults (``given``) otherwise or has none."""
+    known = given or {}
+    searched = {k for k, domain in tuned.items() if isinstance(domain, (Mapping, list)) or k not in known}
+    values = {k: v for k, v in config.items() if k in searched or v != known.get(k, v)}
     side = "server." if server else ""
     return "  ".join(f"{side}{k} {v:.4g}" if isinstance(v, float) else f"{side}{k} {v}" for k, v in values.items())

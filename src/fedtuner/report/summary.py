@@ -16,8 +16,6 @@ from fedtuner.run.journal import Journal
 from fedtuner.run.result import arm_rows
 from fedtuner.run.store import at
 
-_COUNTS = ("missing", "undefined", "sample", "clients", "population")
-
 
 def summary(path: Place) -> dict[str, Any]:
     """Return what there is to say about a study: its spec, how far it is, its winner, its evaluations."""
@@ -70,10 +68,10 @@ def _served(study: Journal) -> dict[str, Any] | None:
 
 def evaluations(
     study: Journal, default: Journal | None, again: Mapping[str, Journal] | None = None
-) -> dict[str, dict[str, dict[str, float | int]]]:
+) -> dict[str, dict[str, dict[str, float]]]:
     """Return what was evaluated of a study's winner, of the untuned default, and of the winner trained again."""
     return {
-        name: {f"{how} {metric}": _means(e, metric) for how, e in kept.items() for metric in METRICS}
+        name: {f"{how} {metric}": e.mean(metric) for how, e in kept.items() for metric in METRICS}
         for name, kept in _all_evaluated(study, default, again or {}).items()
     }
 
@@ -155,10 +153,6 @@ def _evaluated(study: Journal, rounds: int | None = None) -> dict[str, Evaluatio
         return {}
     key = (study.won.arm, study.won.round if rounds is None else rounds)
     return {f"{split} {config}": found for (at, split, config), found in study.evaluations.items() if at == key}
-
-
-def _means(found: Evaluation, metric: str) -> dict[str, float | int]:
-    return {k: int(v) if k in _COUNTS else v for k, v in found.mean(metric).items()}
 
 
 def strict(value: Any) -> Any:

@@ -8,13 +8,14 @@ trained to its end is complete, one that was eliminated is pruned, one that dive
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedtuner.core.place import Place
-from fedtuner.errors import SpecError, StoreError
+from fedtuner.errors import SpecError, StoreError, brief
 from fedtuner.report.summary import journal_of, spec
 from fedtuner.run.journal import Journal
 from fedtuner.samplers.by_optuna import quiet
@@ -30,6 +31,9 @@ def export(path: Place, url: str, name: str | None = None) -> tuple[str, int]:
 
     ``url`` is such as ``sqlite:///studies.db``, or the name of a journal file. A study of that name must not be there.
     """
+    if not url.strip() or (url.startswith("sqlite:") and url.removeprefix("sqlite:").strip("/") in ("", ":memory:")):
+        rule = "must be a storage that stays, such as sqlite:///studies.db, or the name of a journal file"
+        raise SpecError(f"--to optuna {brief(url)}, but {rule}")
     journal = journal_of(path)
     if journal.won is None:
         raise SpecError(f"{path} is not finished, so there is no winner: 'fedtuner run' continues it")
@@ -87,21 +91,35 @@ def distributions(
     """Return what was tuned of an arm, and the distributions, by names such as client.lr."""
     space = Space.of(journal.setup)
     domains, every = flat(space.client, space.server), flat(client, server)
-    values = {name: every[name] for name in domains if name in every}
-    return values, {name: _distribution(domains[name], values[name]) for name in values}
+    values, beside = {name: every[name] for name in domains if name in every}, _included(journal)
+    return values, {name: _distribution(domains[name], [value, *beside[name]]) for name, value in values.items()}
 
 
-def _distribution(domain: Domain, value: Any) -> BaseDistribution:
-    """Return the distribution of a hyperparameter as it is shown: in its own units."""
+def _included(journal: Journal) -> defaultdict[str, list[Any]]:
+    """Return the values of included arms, which may lie outside: in all trials they are a distribution's, too.
+
+    An Optuna study that is in a database has the same choices of a hyperparameter in every trial, and the same scale.
+    """
+    sampler, found = journal.setup["sampler"], defaultdict[str, list[Any]](list)
+    defaults = journal.setup.get("defaults", {"client": {}, "server": {}})
+    for config in sampler.get("configs", ()) if isinstance(sampler, Mapping) else ():
+        client, server = ({**defaults[side], **config[side]} for side in ("client", "server"))
+        for name, value in flat(client, server).items():
+            found[name].append(value)
+    return found
+
+
+def _distribution(domain: Domain, seen: Sequence[Any]) -> BaseDistribution:
+    """Return the distribution of a hyperparameter as it is shown: in its own units, with the values that were seen."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     domain = unconditional(domain)
     if isinstance(domain, (Float, Int, OneMinus)):  # an included arm may lie outside; and 1 - x rounds
-        low, high = (f(end, value) for f, end in zip((min, max), domain.ends(), strict=True))
+        low, high = (f(end, *seen) for f, end in zip((min, max), domain.ends(), strict=True))
         log = isinstance(domain, (Float, Int)) and domain.log and low > 0
         return IntDistribution(low, high, log=log) if isinstance(domain, Int) else FloatDistribution(low, high, log=log)
     assert isinstance(domain, (PowerOfTwo, Choice))  # a Space from a file has no other kind
-    return CategoricalDistribution([*domain.values, *(() if value in domain.values else (value,))])
+    return CategoricalDistribution([*domain.values, *sorted({v for v in seen if v not in domain.values}, key=str)])
 
 
 def storage(url: str) -> Any:

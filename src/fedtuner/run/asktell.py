@@ -10,7 +10,7 @@ from fedtuner.core.executor import Advance
 from fedtuner.core.model import Vector
 from fedtuner.core.records import Plan, Report, Tally
 from fedtuner.core.schedule import Play, Step
-from fedtuner.errors import SpecError
+from fedtuner.errors import SpecError, brief
 from fedtuner.run.executors.serial import fetched, settled
 from fedtuner.run.session import Session
 
@@ -41,6 +41,8 @@ class AskTell:
 
         After an error it is still in flight, and ``tell`` can be called again.
         """
+        if not isinstance(plan, Plan):
+            raise SpecError(f"plan = {brief(plan)}, but must be one that ask() gave")
         work, asked = self._in_flight.get(plan.arm, (None, None))
         name = f"arm {plan.arm}, round {plan.round + 1}"
         if work is None or asked is None or asked.round != plan.round:
@@ -84,6 +86,8 @@ def _same(asked: Plan, given: Plan) -> bool:
 
 def _check(name: str, plan: Plan, reports: Sequence[Report | None]) -> None:
     """Refuse reports that are not those of the plan's jobs."""
+    if not isinstance(reports, Sequence) or isinstance(reports, str):
+        raise SpecError(f"{name}: {brief(reports)}, but must be a list of reports, or a Tally: see plan.report()")
     if len(reports) != len(plan.jobs):
         raise SpecError(
             f"{name}: {len(reports)} reports, but the plan has {len(plan.jobs)} jobs: give None for a client that "

@@ -24,6 +24,7 @@ from fedtuner.space import Choice, Domain, Int, Space, Value, When, fixed
 from fedtuner.tuners import none
 
 VARIED = ("step", "work", "batch")  # the roles that arms differ in
+DECADES = 100  # on one side of a step size: more than there are
 COOLING = 0.5  # the last part of the run, in which the server's step falls
 # What an app's own hyperparameters are, by parts of their names.
 _GUESSES = {
@@ -56,12 +57,12 @@ class Auto:
     ) -> None:  # fmt: skip
         if max_work is not None:
             max_work = checks.number("max_work", max_work, 1)
-        if vary is not None and (isinstance(vary, str) or not all(isinstance(name, str) for name in vary)):
+        if vary is not None and not _are_names(vary):
             raise SpecError(f"vary = {brief(vary)}, but must be names of hyperparameters, such as ['lr']")
         schedule = Duel(budget, arms)
         checks.settle(
             self, budget=schedule.budget, arms=arms, vary=None if vary is None else tuple(vary), max_work=max_work,
-            decades=checks.number("decades", decades),
+            decades=checks.number("decades", decades, 0, DECADES),
         )  # fmt: skip
 
     @property
@@ -171,6 +172,10 @@ class Auto:
 
 
 auto = Auto
+
+
+def _are_names(given: Any) -> bool:
+    return isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(name, str) for name in given)
 
 
 def roles_of(known: Mapping[str, Hyper], asked: Mapping[str, Domain]) -> dict[str, str]:

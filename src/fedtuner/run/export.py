@@ -40,12 +40,20 @@ def arrays():
     return load_file(FOLDER / "model.safetensors")
 
 
-def load(module):
-    """Load the model into a PyTorch module of the architecture that was tuned, and return it."""
-    from safetensors.torch import load_file
+def load(model):
+    """Load it into a PyTorch module, or a fitted scikit-learn estimator, of the kind that was tuned; return that."""
+    if hasattr(model, "load_state_dict"):
+        from safetensors.torch import load_file
 
-    module.load_state_dict(load_file(FOLDER / "model.safetensors"))
-    return module
+        model.load_state_dict(load_file(FOLDER / "model.safetensors"))
+        return model
+    for name, array in arrays().items():  # coef_, intercept_; or coefs_.0, coefs_.1 ...
+        held, _, place = name.partition(".")
+        if place:
+            getattr(model, held)[int(place)] = array
+        else:
+            setattr(model, held, array)
+    return model
 
 
 if __name__ == "__main__":
@@ -81,11 +89,13 @@ def write(study: Results, to: Path, force: bool) -> list[Path]:
         to / "load.py": LOADER.encode(),
         to / "README.md": card(journal, best, study.path).encode(),
     }
+    if to.is_file():
+        raise SpecError(f"{to} is a file, but must be a folder: give another (--to)")
     try:
         to.mkdir(parents=True, exist_ok=True)
         for file in files:
             if file.exists() and not force:
-                raise SpecError(f"{file} exists: give another folder (--to), or --force to replace it")
+                raise SpecError(f"{file} exists: give another folder (--to), or --force (force=True) to replace it")
         for file, content in files.items():
             replace_file(file, content)
     except OSError as error:
@@ -107,9 +117,7 @@ def card(journal: Journal, best: Best, path: Place | None) -> str:
         f"# {about['name']}, tuned with fedtuner",
         "",
         f"A model trained by federated learning ({setup['method']}) on {about['name']}: {clients}, "
-        f"{setup['cohort']} a round. `model.safetensors` is a PyTorch `state_dict`; `load.py` loads it:",
-        "",
-        "```python\nfrom load import load\n\nmodule = load(build())  # build() returns the module that was tuned\n```",
+        f"{setup['cohort']} a round. {_loading(begun.code)}",
         "",
         "## Configuration",
         "",
@@ -133,6 +141,24 @@ def card(journal: Journal, best: Best, path: Place | None) -> str:
         "Versions: " + (", ".join(f"{name} {v}" for name, v in begun.versions.items()) or "not recorded") + ".",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _loading(code: Mapping[str, Any]) -> str:
+    """Return how the model is loaded, by the code that it was known by."""
+    if "build" in code:
+        what, use = (
+            "is a PyTorch `state_dict`",
+            "load\n\nmodule = load(build())  # build() returns the module that was tuned",
+        )
+    elif "estimator" in code:
+        what = "has the coefficients of a scikit-learn estimator"
+        use = "load\n\nestimator = load(estimator)  # one that partial_fit has seen examples of every class"
+    else:
+        what, use = (
+            "has the model's arrays by name",
+            "arrays\n\nprint({name: array.shape for name, array in arrays().items()})",
+        )
+    return f"`model.safetensors` {what}; `load.py` loads it:\n\n```python\nfrom load import {use}\n```"
 
 
 def _text(value: Any) -> str:
@@ -170,7 +196,16 @@ def changes(schedule: Sequence[Held]) -> tuple[list[str], list[list[str]]]:
 
 
 def _domain(domain: Any) -> str:
-    if isinstance(domain, Mapping) and "low" in domain:
+    """Return a range or list of choices as a person reads it."""
+    if isinstance(domain, list):
+        return "{" + ", ".join(map(str, domain)) + "}"
+    if "when" in domain:
+        inner = {name: value for name, value in domain.items() if name not in ("when", "otherwise")}
+        on = " and ".join(f"{name} is {' or '.join(map(str, some))}" for name, some in domain["when"].items())
+        return f"{_domain(inner.get('values', inner))} where {on}"
+    if "one_minus" in domain:
+        return f"1 - {_domain(domain['one_minus'])}"
+    if "low" in domain:
         more = [name.replace("_", " ") for name in domain if name not in ("low", "high") and domain[name]]
         return f"[{domain['low']}, {domain['high']}]" + (f" ({', '.join(more)})" if more else "")
     return str(tables.plain(domain))

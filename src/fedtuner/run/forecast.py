@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, cast
 
+from fedtuner import checks
 from fedtuner.core.federation import Federation, HasData
 from fedtuner.core.records import Arm, Plan
 from fedtuner.core.round import Round
@@ -55,6 +56,7 @@ class Forecast:
 
 def forecast(setup: Setup, federation: Federation, where: Where, seconds: float = 1.0) -> Forecast:
     """Return what a study will do; the time is estimated from a trial of so many seconds."""
+    seconds = checks.number("seconds", seconds)
     known, model, method = outline(setup.schedule), federation.model, setup.method
     size = size_of(setup.cohort, federation.population())
     sent = 4 * (model.size + len(method.sends) * model.trainable)

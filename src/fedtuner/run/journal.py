@@ -77,6 +77,7 @@ class Journal:
         if isinstance(event, Done):
             self.own_records[event.record.arm].append(event.record)
             self.rounds_used += 1
+            self.eliminated.pop(event.record.arm, None)  # by a timeout, after which the study goes on
             if event.state:
                 self.keep(event)
         elif isinstance(event, Started):
@@ -285,7 +286,7 @@ class Journal:
     @property
     def untuned(self) -> str:
         """The folder, inside the study's, of the untuned default with as many rounds."""
-        return f"untuned-{self.budget}" if self.extended else "untuned"
+        return f"untuned-{self.budget}" if any(one.by != "rest" for one in self.extended) else "untuned"
 
     @property
     def metric(self) -> Metric:
@@ -357,7 +358,7 @@ def _wrong(event: Event, journal: Journal) -> str:
             return f"round {round} of arm {arm} comes after its round {journal.round_of(arm)}"
     if isinstance(event, OfArm) and event.arm not in journal.arms:
         return f"arm {event.arm}, which has not started"
-    if isinstance(event, Extended) and (journal.won is None or event.budget <= journal.budget):
+    if isinstance(event, Extended) and (journal.won is None or event.budget < journal.budget + (event.by != "rest")):
         return f"an extension to {event.budget} rounds of a study that has {journal.budget} or no winner"
     return _cannot_win(event.arm, event.round, journal) if isinstance(event, Won) else ""
 

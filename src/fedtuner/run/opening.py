@@ -40,13 +40,19 @@ def refuse_another(name: str, old: Begun, new: Begun) -> None:
     was, now = ({**begun.setup, "problem": begun.federation, "layout": begun.layout} for begun in (old, new))
     # In settings 0 equals 0.0, but in a space a range of whole numbers is sampled differently.
     now |= {key: _as_stored(was.get(key), value) for key, value in now.items() if key not in ("client", "server")}
-    changed = list(tables.differences(was, now))
+    changed = [
+        "problem.fingerprint: the clients' data has changed" if one.startswith("problem.fingerprint: ") else one
+        for one in tables.differences(was, now)
+    ]
+    budgets = [table["schedule"]["budget"] for table in (was, now)]
+    rounds = all(one.startswith(("schedule.", "sampler.")) for one in changed) and budgets[0] < budgets[1]
     changed += [f"{part}: its code, or what it holds, has changed" for part in code.changed(old.code, new.code)]
     if changed:
         first = one_line("; ".join(changed[:5]), 240)
         raise StoreError(
             f"{name} holds another study ({first}{' ...' if len(changed) > 5 else ''}). "
             "Use another --store (store=), or run with the stored settings to continue"
+            + (f"; for more rounds with them --extend {budgets[1]} (study.extend({budgets[1]}))" if rounds else "")
         )
 
 

@@ -222,6 +222,7 @@ def round_rows(journal: Journal) -> list[dict[str, Any]]:
         values = {name: value for name, value in vars(record).items() if name not in ("rows", "unusable")}
         rows.append(
             values
+            | {"undefined": record.undefined}
             | _tuned("client", candidates, record.mode)
             | _tuned("server", (journal.arms[record.arm].server,))
             | {"theta": journal.beliefs.get(key)}

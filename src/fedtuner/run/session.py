@@ -369,4 +369,16 @@ def play(schedule: Schedule, session: Session) -> None:
     session.finish(course.winner)
 
 
-__all__ = ["Session", "Where", "play"]
+def complete(session: Session) -> bool:
+    """Return whether a finished study has played its schedule to the end: a timeout may have ended it before."""
+    schedule = session.setup.schedule
+    course = Play(schedule)
+    while course.step is not None:
+        until = course.step.until
+        if not until.keys() <= session.journal.arms.keys() or not all(session.work(*arm).done for arm in until.items()):
+            return False
+        course.tell(session.evidence(until, schedule.scoring, session.setup.target))
+    return True
+
+
+__all__ = ["Session", "Where", "complete", "play"]

@@ -30,7 +30,7 @@ from fedtuner.run.forecast import Forecast, forecast
 from fedtuner.run.journal import Journal
 from fedtuner.run.result import Results
 from fedtuner.run.saving import load_state
-from fedtuner.run.session import Session, play
+from fedtuner.run.session import Session, complete, play
 from fedtuner.run.watch import Counter, Meter, Show, showing, stoppable
 from fedtuner.run.watchers import NOBODY
 from fedtuner.run.where import Where
@@ -78,8 +78,11 @@ class Study(Results):
                 try:
                     play(session.setup.schedule, session)
                 except Interrupted:
-                    if asked() or not session.conclude():
+                    if asked():
                         raise
+                    if not session.conclude():
+                        early = f"timeout = {timeout:g} was over before any round was done"
+                        raise Interrupted(f"{early}, so there is no winner: give more seconds") from None
         return self
 
     @contextmanager
@@ -207,14 +210,16 @@ class Study(Results):
         """Go on in the same store until ``budget`` rounds are used in all, and return the study.
 
         Its schedule is played again with the further rounds and new arms, and the better one of the winners wins. After
-        a study of ``budget=`` the winner trains on instead. Rounds that it has already are not done again.
+        a study of ``budget=`` the winner trains on instead. Rounds that it has already are not done again. After a
+        timeout the study's own budget means the rounds that were left.
         """
         first = self._whole(progress)
+        if budget == self.schedule.budget and not self._complete():
+            self._go_on(budget, "rest", progress)
         if checks.whole("budget", budget) not in (first.budget, *(known for known, _ in links(self.schedule))):
             if budget < self.schedule.budget:
-                raise SpecError(
-                    f"budget = {budget}, but the study has {self.schedule.budget} rounds already: give more"
-                )
+                used = f"{self.schedule.budget} rounds already, of which {self.rounds_used} are used"
+                raise SpecError(f"budget = {budget}, but the study has {used}: give more")
             self._go_on(budget, getattr(first, "goes_on", "schedule"), progress)
         return self
 
@@ -235,6 +240,10 @@ class Study(Results):
         if not self.finished:
             self.run(progress)
         return original(self.schedule)
+
+    def _complete(self) -> bool:
+        with self._session() as session:
+            return complete(session)
 
     def _go_on(self, budget: int, by: str, progress: bool | Show | None) -> None:
         setup = replace(self.setup, schedule=Longer(self.schedule, budget, by))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ from fedtuner.core.schedule import Schedule
 from fedtuner.core.setup import Setup, check_given, resolve, searched, with_named_optimiser
 from fedtuner.core.store import Store
 from fedtuner.core.tuner import Tuner
-from fedtuner.errors import SpecError, brief, suggest
+from fedtuner.errors import FedtunerWarning, SpecError, brief, suggest
 from fedtuner.run.auto import auto
 from fedtuner.run.study import Study
 from fedtuner.run.warm import found_by, with_prior
@@ -24,7 +25,7 @@ from fedtuner.run.watch import Show
 from fedtuner.run.watchers import Watch, watching
 from fedtuner.run.where import Where
 from fedtuner.schedules import Alone, Halving, Patient
-from fedtuner.space import Domain, Space
+from fedtuner.space import Domain, Space, fixed
 from fedtuner.tables import Table
 from fedtuner.tuners import FedEx, inside, none
 
@@ -93,9 +94,27 @@ def prepare(
     if priors:
         filled["tuner"] = with_prior(filled["tuner"], priors)
     setup = resolve(problem, **filled)
+    if space is not None:
+        _warn_of_unread(setup, space)
     today = Space() if budget is None and recipe is None else _today(setup, problem, len(warm[:1]))
     default = with_named_optimiser(method, space)[0], given.get("cooling", 0.0), today
     return Study(setup, problem, Where.at(store, workers=workers, executor=executor, watch=watching(watch)), default)
+
+
+def _warn_of_unread(setup: Setup, space: Space) -> None:
+    """Say which ranges of the server's no optimiser reads that an arm can have: searching them would change nothing."""
+    method, named = setup.method, setup.space.server.get("optimiser")
+    steps = [str(name) for name in (named.ends() if named else (method.server["optimiser"].default,))]
+    read = {name for step in steps for name in method.optimisers[step].hypers}
+    for name, domain in space.server.items():
+        readers = [step for step, optimiser in method.optimisers.items() if name in optimiser.hypers]
+        if readers and name not in read and not fixed(domain):
+            warnings.warn(
+                f"server.{name} is searched, but server.optimiser = {' or '.join(steps)} does not read it: name one "
+                f"that does ({', '.join(readers)}), or leave {name} out",
+                FedtunerWarning,
+                stacklevel=3,
+            )
 
 
 def _filled(problem: Federation, given: dict[str, Any], budget: int | None, recipe: Recipe | None) -> dict[str, Any]:
@@ -110,6 +129,8 @@ def _filled(problem: Federation, given: dict[str, Any], budget: int | None, reci
             recipe = auto(budget)  # type: ignore[arg-type]  # budget is no None, and what it is auto checks
         checks.function("recipe", recipe, ", such as fedtuner.auto(500)")
         made = recipe(problem, given)
+        if not isinstance(made, Mapping) or not made.keys() >= {"method", "space"}:
+            raise SpecError(f"recipe gave {brief(made)}, but must give the settings that it is given, and its own")
     else:
         made = given
     if made.get("space") is given["space"]:  # as the user gave it
@@ -189,12 +210,14 @@ def tune(
                 thetas are what FedEx begins with in them
     proxy       another problem, such as public data: it is tuned there, and the configuration that is found is trained
                 here, with all the rounds of the budget
-    timeout     seconds after which the study ends; the best arm so far wins
+    timeout     seconds after which the study (with a proxy: the search) ends; the best arm so far wins
     patience    rounds, over all arms, after which the study ends if no score has improved; its best arm wins
 
     Further settings are the other fields of ``Setup``; and ``executor`` and ``watch``, which do not change results:
     ``watch`` is called with the journal's events: a function, a ``watchers.Watcher``, or several.
     """
+    if proxy is not None and not isinstance(proxy, Federation):
+        raise SpecError(f"proxy is {type(proxy).__name__}, but must be a Simulation(task, clients)")
     own = inside(schedule) is not None
     unasked = "tuner" in settings or (fedex is _PAPERS and (budget is not None or recipe is not None or own))
     if own and fedex is None:
@@ -208,16 +231,35 @@ def tune(
         budget=budget,
         recipe=recipe, cohort=cohort, target=target, seed=seed, store=store, workers=workers, engine=engine, **settings,
     )  # fmt: skip
+    if proxy is not None:
+        check_for_real(study, problem)  # not after the search
     study.run(progress, timeout=timeout)
     return study if proxy is None else for_real(study, problem, where.store).run(progress, "training")
 
 
 def for_real(study: Study, problem: Federation, store: str | Place | Store | None) -> Study:
     """Return the study, not yet run, that trains on a problem what was found on a proxy: for as many rounds."""
-    names = ("method", "cohort", "cohorts", "target", "weights", "combine", "privacy", "cooling", "seed", "engine")
-    same = {name: getattr(study.setup, name) for name in names}
-    setup = resolve(problem, **same, **study.found(study.schedule.budget))
+    setup = _for_real(study, problem, study.found(study.schedule.budget))
     return Study(setup, problem, replace(study.where, store=Where.at(store).store), study.default)
+
+
+def check_for_real(study: Study, problem: Federation) -> Study:
+    """Refuse a problem that cannot be trained with a search's settings; return that training, of the default."""
+    alone = {"schedule": Alone(study.schedule.budget), "space": Space(), "tuner": none, "sampler": samplers.uniform}
+    setup = _for_real(study, problem, alone)
+    return Study(setup, problem, replace(study.where, store=Where.at(None).store), study.default)
+
+
+def _for_real(study: Study, problem: Federation, settings: Mapping[str, Any]) -> Setup:
+    """Return settings, with those that the search has beside them."""
+    names = (
+        "method", "cohort", "cohorts", "target", "weights", "across", "combine", "privacy", "cooling", "seed", "engine",
+        "failing",
+    )  # fmt: skip
+    same = {name: getattr(study.setup, name) for name in names}
+    if study.setup.screens != study.problem.screens:  # the user's own, not those of the proxy's clients
+        same["screens"] = study.setup.screens
+    return resolve(problem, **same, **settings)
 
 
 def untuned(study: Study, progress: bool | Show | None = None, rounds: int | None = None) -> Study:

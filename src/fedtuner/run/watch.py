@@ -45,6 +45,15 @@ class Status:
         rounds = f"{self.used}/{self.planned} rounds, {self.alive} of {self.arms} arms alive"
         return f"{rounds}{best}, {duration(self.left)} left"
 
+    def within(self, width: int) -> str:
+        """Return it in as many words as have room."""
+        rounds, left = f"{self.used}/{self.planned} rounds", f"{duration(self.left)} left"
+        value = "" if self.best is None else _TEXT[self.rate](self.best)
+        whose = "" if self.arm is None else f" (arm {self.arm})"
+        best = [f"best {self.metric} {value}{whose}", f"best {self.metric} {value}", f"best {value}"] if value else []
+        forms = [str(self), *(f"{rounds}, {one}, {left}" for one in best)]
+        return next((form for form in forms if len(form) <= width), f"{rounds}, {left}")
+
 
 Show = Callable[[Any], None]  # of a Status
 
@@ -137,15 +146,18 @@ def _bar(label: str, out: TextIO) -> Iterator[Show]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
-    columns = (TextColumn(f"[bold]{label}"), BarColumn(bar_width=24), TextColumn("{task.fields[detail]}"))
+    name, middle, words = TextColumn(f"[bold]{label}"), BarColumn(bar_width=24), TextColumn("{task.fields[detail]}")
     # Without a thread of its own: there should be none when workers fork.
-    bar = Progress(*columns, console=Console(file=out), transient=True, auto_refresh=False)
+    bar = Progress(name, middle, words, console=Console(file=out), transient=True, auto_refresh=False)
     task: Any = bar.add_task("", total=None, detail="")
     try:
 
         def show(status: Any) -> None:
             bar.start()  # not before there is something to show
-            bar.update(task, total=status.planned, completed=status.used, detail=str(status), refresh=True)
+            room = bar.console.width - len(label) - 1
+            said = status.within(room) if hasattr(status, "within") else str(status)
+            bar.columns = (name, middle, words) if len(said) + 25 <= room else (name, words)
+            bar.update(task, total=status.planned, completed=status.used, detail=said, refresh=True)
 
         yield show
     finally:

@@ -94,4 +94,6 @@ def watching(given: Any) -> Watchers:
     made = tuple(several)
     for one in made:
         checks.function("watch", one)
+        if isinstance(one, type):  # it can be called, too
+            raise SpecError(f"watch is the class {one.__name__}, but must be an object: call it, {one.__name__}(...)")
     return Watchers(made)

@@ -36,7 +36,7 @@ class Stratified:
     def __post_init__(self) -> None:
         if not isinstance(self.centre, Mapping):
             raise SpecError(f"sampler.centre = {brief(self.centre)}, but must be values by name, such as {{'lr': 0.1}}")
-        arms, decades = checks.whole("sampler.arms", self.arms), checks.number("sampler.decades", self.decades)
+        arms, decades = checks.whole("sampler.arms", self.arms), checks.number("sampler.decades", self.decades, 0, 100)
         checks.settle(self, arms=arms, decades=decades, centre=dict(self.centre))
 
     def propose(self, space: Space, seed: int, id: int, first: int, past: Sequence[Past]) -> Configs:

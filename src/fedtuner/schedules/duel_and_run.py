@@ -35,6 +35,7 @@ from fedtuner.space import Config, Space
 
 SHARE = 0.4  # of the budget, for the rung and the duel
 LONGER = 3  # the duel has this many times the rounds of the rung
+LARGEST = 1_000_000  # rounds: every one of them is imagined before the study begins (``outline``)
 MOST, LEAST = 9, 3  # arms; with fewer, a search does not pay
 FEWEST = 3  # rounds of the rung
 AFTER = 0.25  # weight of the loss after local training, beside that before it, in an arm's first scores
@@ -73,7 +74,7 @@ class Duel:
     goes_on: ClassVar[str] = "run"  # what further rounds are for: ``Longer.by``
 
     def __post_init__(self) -> None:
-        budget = checks.whole("schedule.budget", self.budget)
+        budget = checks.whole("schedule.budget", self.budget, 1, LARGEST)
         arms = self.searched(budget) if self.arms is None else checks.whole("schedule.arms", self.arms)
         checks.settle(self, budget=budget, arms=arms, returns=checks.whole("schedule.returns", self.returns, 0))
         checks.settle(self, discount=self.scoring.discount)

@@ -11,7 +11,7 @@ from fedtuner.core.records import Key
 from fedtuner.core.schedule import Evidence, Play, Schedule, Score, Scoring, Start, Step, best
 from fedtuner.errors import SpecError
 
-WAYS = ("schedule", "run", "winner")
+WAYS = ("schedule", "run", "winner", "rest")
 Link = tuple[int, str]  # the budget of an extension, over all rounds, and its way
 
 
@@ -37,6 +37,7 @@ class Longer(Around):
     "schedule"  the original schedule is played again with new arms; the better one of the winners wins.
     "run"       the winner's model goes on as a child with its configuration, and wins unless it ends early (diverges).
     "winner"    the same, asked for by ``Study.resume_winner``.
+    "rest"      what a timeout has left of ``first``, with the same budget.
     """
 
     kind: ClassVar[str] = "longer"
@@ -45,7 +46,9 @@ class Longer(Around):
 
     def __post_init__(self) -> None:
         checks.one_of("by", self.by, WAYS)
-        checks.settle(self, budget=checks.whole("budget", self.budget, self.first.budget + 1))
+        rest = self.by == "rest"
+        least, most = self.first.budget + (not rest), self.first.budget if rest else None
+        checks.settle(self, budget=checks.whole("budget", self.budget, least, most))
         if self.by == "schedule":
             self.second  # noqa: B018 (mistakes show now)
 
@@ -72,7 +75,7 @@ class Longer(Around):
     @property
     def longest(self) -> int:
         """The rounds of the longest arm, with its ancestors'."""
-        return self.first.longest + (0 if self.by == "schedule" else self.more)
+        return self.first.longest + (0 if self.by in ("schedule", "rest") else self.more)
 
     def steps(self) -> Generator[Step, Evidence, Key]:
         course, known, scores, alive = Play(self.first), -1, dict[int, Score](), tuple[int, ...]()
@@ -82,6 +85,8 @@ class Longer(Around):
             scores |= evidence.scores
             course.tell(evidence)
         assert course.winner is not None
+        if self.by == "rest":
+            return course.winner
         out = tuple(arm for arm in alive if arm != course.winner[0])
         if self.by != "schedule":
             return (yield from self._run(course.winner, known + 1, out))

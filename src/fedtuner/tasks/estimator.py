@@ -58,6 +58,7 @@ class Estimator(ModelDefaults):
         self.classes = None if labels is None else np.unique(np.asarray(labels))
         self.metric = metric or (Metric() if self.classes is not None else Metric("mse"))
         self._estimator = estimator
+        self._check_kind(classes)
         self._fitted = self._first(0)
         arrays = _held(self._fitted)
         if not arrays:
@@ -67,8 +68,15 @@ class Estimator(ModelDefaults):
         self.size = self.trainable = sum(part.size for part in self._parts)
         self.hyperparameters = {
             "epochs": Hyper(PAPER_CLIENT["epochs"], 1, low=1, whole=True, about="passes over the data", role="work")
-        } | {name: _hyper(name, value) for name, value in estimator.get_params().items() if checks.is_number(value)}
+        } | {
+            name: _hyper(name, value)
+            for name, value in estimator.get_params().items()
+            if checks.is_number(value) and name != "random_state"
+        }
         self.code = {"estimator": one_line(f"{type(estimator).__qualname__} {sorted(estimator.get_params().items())}")}
+
+    def __repr__(self) -> str:
+        return f"<Estimator: {type(self._estimator).__name__}, {self.size:,} coefficients, {self.metric.name}>"
 
     def layout(self) -> list[Part]:
         return list(self._parts)
@@ -97,6 +105,8 @@ class Estimator(ModelDefaults):
         if not len(data):
             return w
         made = self._made(w, config, seed)
+        if hasattr(made, "_validate_params"):  # scikit-learn itself checks values before the first fit alone
+            made._validate_params()
         try:
             for _ in range(int(config.get("epochs", 1))):
                 self._pass(made, data.x, data.y)
@@ -139,6 +149,21 @@ class Estimator(ModelDefaults):
             made.t_ = type(made.t_)(1)  # steps so far, by which some learning rates fall
         made.__dict__.pop("_optimizer", None)  # a perceptron's, with the learning rate that it was made with
         return made
+
+    def _check_kind(self, classes: Any) -> None:
+        """Refuse a classifier without classes, and a regressor with them."""
+        try:
+            from sklearn.base import is_classifier, is_regressor
+
+            is_classifier(self._estimator)
+        except (ImportError, AttributeError):  # an object of another package, which does not say
+            return
+        name = type(self._estimator).__name__
+        if self.classes is None and is_classifier(self._estimator):
+            how = "Estimator(estimator, features, classes=2)"
+            raise TaskError(f"{name} is a classifier, but classes is not given: give their number or labels, {how}")
+        if self.classes is not None and is_regressor(self._estimator):
+            raise TaskError(f"{name} is a regressor, but classes = {brief(classes)} is given: leave it out")
 
     def _first(self, seed: int) -> Any:
         """Return an estimator that has its arrays, after a pass over examples of zeros."""

@@ -110,6 +110,9 @@ class Task:
         self.code = {name: known_by(part) for name, part in parts_of_code.items() if part is not None}
         self._shapes.set(self._module, {})
 
+    def __repr__(self) -> str:
+        return f"<Task: {type(self._module).__name__}, {self.trainable:,} parameters, {self.metric.name}>"
+
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(Task, **self._made_of), ()  # views of one buffer do not survive being copied one by one
 

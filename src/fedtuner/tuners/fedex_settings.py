@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +51,8 @@ class Settings:
             raise SpecError(f"fedex.tries = {brief(tries)}, but must be a whole number or 'all'")
         checks.settle(self, k=k, eps=eps, gamma=gamma, cutoff=cutoff, tries=tries)
         if self.prior is not None:
+            if not isinstance(self.prior, Sequence) or isinstance(self.prior, str):
+                raise SpecError(f"fedex.prior = {brief(self.prior)}, but must be a list of tables")
             checks.settle(self, prior=tuple(map(_checked, self.prior)))
         if not 1 <= self.tried <= k:
             raise SpecError(f"fedex.tries = {brief(tries)}, but must be from 1 to the {k} candidates (fedex.k)")

@@ -105,7 +105,7 @@ function race(study, show, chosen, pointer) {
       from.push([start + n, Math.max(low, m - h)]);
       wide.push([start + n, m + h - Math.max(low, m - h)]);
     });
-    const common = { type: "line", stack: `band-${id}`, symbol: "none", silent: true, lineStyle: { opacity: 0 }, z: 1, tooltip: { show: false } };
+    const common = { type: "line", stack: `band-${id}`, stackStrategy: "all", symbol: "none", silent: true, lineStyle: { opacity: 0 }, z: 1, tooltip: { show: false } };
     series.push({ ...common, id: `low-${id}`, data: from });
     series.push({ ...common, id: `band-${id}`, data: wide, areaStyle: { color: shade, opacity: 0.16 } });
   };
@@ -224,7 +224,7 @@ function configurations(study, chosen) {
   parallelAxis.push({ dim: axes.length, name: nameOf(study), type: "value", min: -rounded(-Math.min(...errors, 0)) || 0, max: rounded(Math.max(...errors, 1e-9)), ...common, nameTextStyle: { color: css("ink"), fontWeight: 600 },
     axisLabel: { ...common.axisLabel, formatter: tickOf(study, "error") } });
   const line = (row) => ({
-    name: String(row.arm), value: [...row.values.map((v, n) => (v !== null && axes[n].kind === "choice" ? String(v) : v)), row.error],
+    name: String(row.arm), value: [...row.values.map((v, n) => (v === null ? v : axes[n].kind === "choice" ? String(v) : Math.min(Math.max(v, axes[n].low), axes[n].high))), row.error],
     lineStyle: row.arm === chosen ? { color: css("chosen"), width: 2.6, opacity: 1 } : { color: shade(rank.get(row.arm)), width: 1.6, opacity: 0.85 },
   });
   const winner = study.winner && known.find((row) => row.arm === study.winner.arm);
@@ -382,14 +382,15 @@ function health(study) {
 
 function comparison(found) {
   const b = base(), rows = [...found.rows].reverse(), say = (x) => (found.rates ? percent(x) : number(x));
-  const most = Math.max(...rows.flatMap((r) => [...Object.values(r.errors), r.mean + (r.half || 0)]), 1e-9);
+  const known = rows.flatMap((r) => [...Object.values(r.errors), r.mean]).filter((x) => x !== null), low = Math.min(...known, 0) < 0 ? -Infinity : 0;
+  const [least, most] = [Math.min(...rows.map((r) => Math.max(low, r.mean - (r.half || 0))), ...known, 0), Math.max(...rows.map((r) => r.mean + (r.half || 0)), ...known, 1e-9)];
   const color = (row) => css(row.untuned ? "untuned" : "winner");
   return {
     ...b, grid: { ...b.grid, top: 8, right: 28, left: 8 },
-    xAxis: b.axis(`test ${found.measure}`, { type: "value", min: 0, max: rounded(most), ...below(), ...lines(), axisLabel: ticks(found.rates ? tick : number) }),
+    xAxis: b.axis(`test ${found.measure}`, { type: "value", min: -rounded(-least) || 0, max: rounded(most), ...below(), ...lines(), axisLabel: ticks(found.rates ? tick : number) }),
     yAxis: b.axis("", { type: "category", data: rows.map((r) => r.name), axisLabel: { color: css("ink"), fontSize: 13, width: narrow() ? 110 : 260, overflow: "break" } }),
     series: [
-      ...rows.map((row, n) => ({ id: `interval-${n}`, type: "line", symbol: "none", silent: true, lineStyle: { color: color(row), width: 3 }, data: row.half === null ? [] : [[Math.max(0, row.mean - row.half), n], [row.mean + row.half, n]] })),
+      ...rows.map((row, n) => ({ id: `interval-${n}`, type: "line", symbol: "none", silent: true, lineStyle: { color: color(row), width: 3 }, data: row.half === null ? [] : [[Math.max(low, row.mean - row.half), n], [row.mean + row.half, n]] })),
       { id: "seeds", type: "scatter", symbolSize: 7, itemStyle: { opacity: 0.45 }, data: rows.flatMap((row, n) => Object.entries(row.errors).map(([seed, e]) => ({ value: [e, n], seed, row, itemStyle: { color: color(row) } }))) },
       { id: "means", type: "scatter", symbolSize: 13, data: rows.map((row, n) => ({ value: [row.mean, n], row, itemStyle: { color: color(row) } })) },
     ],

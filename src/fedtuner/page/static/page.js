@@ -64,9 +64,10 @@
     if ($("state").textContent !== told) put("state", told); // a screen reader says it again only if it has changed
     const facts = [];
     const fact = (name, value, more) => facts.push(element("div", {}, element("dt", {}, name), element("dd", {}, value, ...(more ? [element("small", {}, more)] : []))));
-    const errors = (who) => (s.evaluations[who] || {})["test mode error"] || (s.evaluations[who] || {})["valid mode error"];
+    const split = ["test", "valid"].find((one) => (s.evaluations.tuned || {})[`${one} mode error`]); // of both, or they do not compare
+    const errors = (who) => (s.evaluations[who] || {})[`${split} mode error`];
     const tuned = errors("tuned"), plain = errors("untuned"), both = (e) => `${say(e.global)} before local training`;
-    const which = `${(s.evaluations.tuned || {})["test mode error"] ? "Test" : "Validation"} ${nameOf(s)}`;
+    const which = `${split === "test" ? "Test" : "Validation"} ${nameOf(s)}`;
     if (tuned) fact(`${which}, ${side}`, say(tuned[side]), side === "personalized" ? both(tuned) : `${say(tuned.personalized)} after local training`);
     else if (s.chosen !== null) fact(`Validation ${nameOf(s)} now`, say(last(armOf(s.chosen)[`error_${when(s)}`].mean)), `arm ${s.chosen}, ${when(s)} local training`);
     if (plain) fact(`${which}, untuned`, say(plain[side]), side === "personalized" ? both(plain) : "");
@@ -235,7 +236,7 @@
 
   function drawSetup() {
     const s = study();
-    put("setup-text", s.command ? "The command that began it; the same command continues it, and with another --store makes it again:" : "It was made in Python; the same call with these settings makes it again.");
+    put("setup-text", s.command ? "The command that began it; the same command continues it, and with another store makes it again:" : "It was made in Python; the same call with these settings makes it again.");
     put("command", s.command);
     table("setup-table", "Settings", ["setting", "value"], flat(s.setup));
     table("versions-table", "Versions it began with", ["package", "version"], Object.entries(s.versions));
@@ -258,6 +259,8 @@
     $("arm").hidden = !armOf(chosen);
     ["incumbent", "configurations", "health"].forEach((id) => { $(id).hidden = !study().used; });
     document.querySelector(".controls").hidden = !study().used;
+    put("measure", nameOf(study()));
+    $("measures").hidden = nameOf(study()) === "loss"; // it is the same
     document.body.removeAttribute("data-drawn");
     head();
     soon([drawComparison, drawRace, drawIncumbent, drawConfigurations, drawArm, drawLineage, drawHealth, drawSetup]);
@@ -289,7 +292,6 @@
     show.when = when(study());
     show.metric = study().metric;
     document.querySelector(`input[name=metric][value=${show.metric}]`).checked = true;
-    document.querySelector("input[name=metric][value=error]").parentElement.append(nameOf(study()));
     document.querySelector(`input[name=when][value=${show.when}]`).checked = true;
     document.querySelector(".controls").addEventListener("change", (event) => {
       const { name, value, checked, type } = event.target;
