@@ -53,7 +53,7 @@ def test_a_centre_cuts_a_logarithmic_range():
     [
         ({"arms": 0}, r"sampler.arms = 0, but must be a whole number >= 1"),
         ({"centre": 3}, r"sampler.centre = 3, but must be values by name"),
-        ({"decades": -1}, r"sampler.decades = -1, but must be >= 0"),
+        ({"decades": -1}, r"sampler.decades = -1, but must be in \[0, 100\]"),
     ],
 )
 def test_settings_that_are_wrong(settings, match):
