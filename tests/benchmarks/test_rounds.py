@@ -64,8 +64,11 @@ def test_every_way_had_the_same_rounds(lines):
 
 
 def test_the_way_that_tunes_is_ahead_of_the_default(script, lines):
-    """What the README says: if it no longer holds, it must not be said. On ``easy`` there is nothing to find."""
-    found = [line for line in lines if line["problem"] != "easy"]
+    """What the docs say: if it no longer holds, it must not be said.
+
+    On ``easy`` there is nothing to find, and on ``noisy`` fine-tuning fits wrong labels.
+    """
+    found = [line for line in lines if line["problem"] not in ("easy", "noisy")]
     for metric, (worse, of) in script.behind(found).items():
         assert worse <= of / 20, metric
     for metric in ("personalized", "global"):
