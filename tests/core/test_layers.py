@@ -33,7 +33,7 @@ ADAPTERS = {
     "optuna": ("samplers/by_optuna.py", "report/to_optuna.py", "page/importance.py"),
     "sqlalchemy": ("report/to_optuna.py",),
     "matplotlib": ("experiments/figures.py", "experiments/pictures.py", "page/plots.py", "theory/picture.py"),
-    "sklearn": ("data/digits.py", "problems/digits.py"),
+    "sklearn": ("data/digits.py", "problems/digits.py", "tasks/estimator.py"),
     "IPython": ("run/watch.py",),
     "pandas": ("run/result.py",),
     "pooch": ("data/download.py",),
