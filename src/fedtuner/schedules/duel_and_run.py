@@ -53,7 +53,7 @@ RISE = 0.2  # of the untrained model's loss: how far the smoothed score may rise
 SMOOTHING = 0.9
 LOWER = 3.0  # a return divides the step by it
 PIECES = 24  # of the run; after each, its rounds are looked at
-STALLED = 6  # pieces in which the smoothed score has not fallen
+STALLED = 6  # pieces, of two rounds or more, in which the smoothed score has not fallen
 FALLEN = 0.01  # of the untrained model's loss: by how much it falls, if it does
 LOW = 0.25  # of the untrained model's loss: below it, a score need not fall any more
 
@@ -239,7 +239,8 @@ class Duel:
                 since += 1
             wrecked = ended or smoothed > lowest + RISE * untrained
             # Where the score has not fallen with a smaller step, the step is not what keeps it up.
-            stalled = since >= STALLED and fell and smoothed > LOW * untrained and returns < self.returns
+            stayed = piece > 1 and since >= STALLED
+            stalled = stayed and fell and smoothed > LOW * untrained and returns < self.returns
             if not left or (ended and lowest == math.inf) or (wrecked and returns == self.returns):
                 return kept if wrecked and lowest < math.inf else (arm, at)
             if wrecked or stalled:
