@@ -130,6 +130,7 @@ def test_a_dry_run_says_what_a_study_will_do_and_take(here, fedtuner):
     assert told["at_once"] == 1
     shared = fedtuner(*RUN, "--dry-run", "--set", "cohorts=shared", "--set", "fedex.tries=2")[1]
     assert "one device trains up to 8 times in the same round" in shared
+    assert "--baseline adds 30 rounds of the untuned default" in fedtuner(*RUN, "--dry-run", "--baseline")[1]
 
 
 def test_a_dry_run_with_a_proxy_says_what_follows_the_search(here, fedtuner):

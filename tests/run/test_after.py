@@ -225,6 +225,14 @@ def test_the_card_says_what_was_tuned_on_what_and_how_well(tmp_path):
     assert f"{100 * found.error_after:.1f} % ({low:.1f} to {high:.1f}) |" in card
 
 
+def test_the_card_of_a_budget_too_small_to_search_does_not_say_that_anything_was_tuned(tmp_path):
+    study = toys.tune(store=tmp_path / "s", method=ft.methods.fedavg, space=None, schedule=None, fedex=None, budget=3)
+    card = study.export(tmp_path / "to")[3].read_text()
+    assert "# toy, trained with fedtuner" in card
+    assert "Nothing was searched" in card
+    assert "Tuned:" not in card
+
+
 def test_the_card_says_ranges_in_words(tmp_path):
     fast = ft.When(ft.Float(0.9, 0.99), optimiser=["adam", "yogi"])
     decay = ft.space.OneMinus(ft.Float(0.001, 0.1, log=True))

@@ -12,6 +12,7 @@ from fedtuner.errors import FedtunerWarning, Interrupted, SpecError
 from fedtuner.report import show
 from fedtuner.run import spec, watch
 from fedtuner.run.auto import guess
+from fedtuner.run.study import searched_in_words
 from fedtuner.schedules import Duel
 from fedtuner.space import Choice, Float, Int, Space
 
@@ -333,3 +334,16 @@ def test_a_file_with_a_budget_keeps_what_it_says():
 def test_files_that_are_wrong(text, match):
     with pytest.raises(SpecError, match=match):
         parsed(text)
+
+
+@pytest.mark.parametrize(
+    ("budget", "vary", "says"),
+    [
+        (67, None, "a budget below 68 rounds is too small to search: the default is trained alone"),
+        (68, (), "nothing to search: the default is trained alone"),
+        (68, None, "arms differ in lr, epochs, batch"),
+    ],
+)
+def test_what_a_fleet_is_told_of_the_search_before_it_begins(budget, vary, says):
+    study = ft.prepare(toys.problem(), method="fedavg", recipe=ft.auto(budget, vary=vary), cohort=3)
+    assert searched_in_words(study.schedule, study.describe()) == says

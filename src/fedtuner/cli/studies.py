@@ -66,6 +66,8 @@ def run(arguments: Namespace) -> None:
             if real is not None:
                 print(f"Then the configuration that is found is trained on {real.problem.name}:")
                 print_forecast(*ahead[1])
+            if arguments.baseline:
+                print(f"--baseline adds {study.schedule.budget:,} rounds of the untuned default")
         return
     progress = not arguments.quiet
     study.run(progress, timeout=arguments.timeout)

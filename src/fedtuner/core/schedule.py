@@ -258,7 +258,7 @@ def _outline(known: Hashable, path: tuple[Any, ...]) -> Outline:
 
 def _draw(at: int, *path: Any) -> Score:
     """Return the scores of an arm that learns, to a level that is drawn."""
-    first, second = stream(0, "outline", *path).random(2) * (1 + 1 / at)
+    first, second = stream(0, "outline", *path).random(2) * (0.1 + 1.9 / at)
     return float(first), float(second)
 
 

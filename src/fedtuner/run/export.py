@@ -114,7 +114,7 @@ def card(journal: Journal, best: Best, path: Place | None) -> str:
     found = [f"| server.{name} | {_text(value)} |" for name, value in best.server.items()]
     found += [f"| client.{name} | {_text(value)} |" for name, value in best.client.items()]
     lines = [
-        f"# {about['name']}, tuned with fedtuner",
+        f"# {about['name']}, {'tuned' if len(journal.arms) > 1 else 'trained'} with fedtuner",
         "",
         f"A model trained by federated learning ({setup['method']}) on {about['name']}: {clients}, "
         f"{setup['cohort']} a round. {_loading(begun.code)}",
@@ -124,7 +124,9 @@ def card(journal: Journal, best: Best, path: Place | None) -> str:
         "| hyperparameter | value |\n| --- | --- |",
         *found,
         "",
-        f"Tuned: {', '.join(searched) or 'nothing'}. The rest was given, or is the method's default.",
+        f"Tuned: {', '.join(searched) or 'nothing'}. The rest was given, or is the method's default."
+        if len(journal.arms) > 1
+        else "Nothing was searched: all rounds went to the given configuration, or the method's default.",
         "",
         *_over_rounds(best),
         "## Rounds",

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from types import TracebackType
 from typing import Any
 
@@ -66,7 +67,7 @@ class Study(Results):
         devices = self.problem.save_every_round
         shown = True if progress is None and devices else progress
         if devices and shown is True and isinstance(self.schedule, Duel):
-            print(f"{label}: arms differ in {differing(self.describe())}", file=sys.stderr, flush=True)
+            print(f"{label}: {searched_in_words(self.schedule, self.describe())}", file=sys.stderr, flush=True)
         end = math.inf if timeout is None else time.monotonic() + checks.number("timeout", timeout)
         with showing(shown, label) as show, stoppable(not devices) as asked:
 
@@ -271,6 +272,15 @@ class Study(Results):
         folder = None if self.path is None else self.path / name
         where = replace(self.where, store=Where.at(folder).store, watch=NOBODY)
         return Study(setup, self.problem, where, self.default)
+
+
+def searched_in_words(schedule: Duel, described: Mapping[str, Any]) -> str:
+    """Return what a budget's arms differ in, in words."""
+    if schedule.arms != 1:
+        return f"arms differ in {differing(described)}"
+    enough = next(n for n in count(schedule.budget) if Duel.searched(n) > 1)
+    few = f"a budget below {enough} rounds is too small to search" if enough > schedule.budget else "nothing to search"
+    return f"{few}: the default is trained alone"
 
 
 def _turned(metric: Metric, found: Mapping[str, float], side: str) -> Iterator[tuple[str, float]]:
