@@ -82,7 +82,7 @@ def test_studies_that_share_arms_have_the_results_that_they_have_alone(script, l
     """The committed lines of the digits were computed one by one."""
     keys = [
         ("digits", budget, way, target, 0)
-        for budget in (20, 100) for way in (f"SHA{tuner}, T/10", f"SHA{tuner}, 0.64 T")
+        for budget in (100, 150) for way in (f"SHA{tuner}, T/10", f"SHA{tuner}, 0.64 T")
         for target in ("personalized", "global")
     ]  # fmt: skip
     known = {tuple(line[k] for k in script.KEYS): line for line in lines if "cpu" in line}

@@ -178,7 +178,7 @@ def test_a_study_goes_on_after_its_end(here, fedtuner):
     assert toys.files(here / "s") == before
     assert fedtuner(*command, "--extend", "40")[::2] == (
         2,
-        "fedtuner: budget = 40, but the study has 64 rounds already: give more\n",
+        "fedtuner: budget = 40, but the study has 64 rounds already, of which 64 are used: give more\n",
     )
 
 
