@@ -295,6 +295,8 @@ SUITES = [
     ("axes-a-list", "axes = []", r"axes = \[\], but must be a table"),
     ("axis-empty", "[axes.a]", r"axes.a = \{\}, but must be named tables of settings"),
     ("axis-of-numbers", "[axes.a]\nx = 1", r"axes.a = \{'x': 1\}, but must be named tables"),
+    ("axis-of-a-long-name", f"[axes.{'9' * 3000}]\nx = 1", r"axes.9+ \.\.\. 9+ = \{'x': 1\}, but must be named tables"),
+    ("value-of-a-long-name", f"[axes.a.{'9' * 3000}]\nseed = 1", r"9+ \.\.\. 9+: seed = 1, but a suite's seeds"),
     ("axis-of-no-values", "[axes.a]\nkey = 'fedex.eps'\nvalues = []", r"axes.a: key must be a setting .* values a list"),
     ("axis-key-a-number", "[axes.a]\nkey = 3\nvalues = [1]", r"axes.a: key must be a setting such as"),
     ("axis-key-too-deep", "[axes.a]\nkey = 'a.b.c'\nvalues = [1]", r"axes.a: key must be a setting such as"),

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtuner.core.schedule import outline
-from fedtuner.errors import SpecError, brief, suggest
+from fedtuner.errors import SpecError, brief, one_line, suggest
 from fedtuner.run import spec
 from fedtuner.run.spec import Spec
 
@@ -182,10 +182,11 @@ def _axis(name: str, given: Any) -> list[tuple[str, Mapping[str, Any]]]:
         *path, last = str(given["key"]).split(".")
         good = isinstance(given["key"], str) and isinstance(given["values"], list) and given["values"]
         if len(path) > 1 or not good:
-            raise SpecError(f"axes.{name}: key must be a setting such as 'fedex.eps', values a list")
+            raise SpecError(f"axes.{one_line(name, 60)}: key must be a setting such as 'fedex.eps', values a list")
         return [(str(v), {path[0]: {last: v}} if path else {last: v}) for v in given["values"]]
     if not isinstance(given, Mapping) or not given or not all(isinstance(v, Mapping) for v in given.values()):
-        raise SpecError(f"axes.{name} = {brief(given)}, but must be named tables of settings, or a key with its values")
+        rule = "but must be named tables of settings, or a key with its values"
+        raise SpecError(f"axes.{one_line(name, 60)} = {brief(given)}, {rule}")
     return list(given.items())
 
 
@@ -193,7 +194,7 @@ def _entries(labels: Mapping[str, str], tables: Sequence[Mapping[str, Any]]) -> 
     merged: dict[str, Any] = {}
     for table in tables:
         merged = merge(merged, table)
-    name = _BETWEEN.join(labels.values())
+    name = one_line(_BETWEEN.join(labels.values()), 60)
     preset = merged.pop("preset", None)
     seeds, online, every_arm = merged.pop("seeds", 1), merged.pop("online", 0), merged.pop("every_arm", False)
     if "seed" in merged:
