@@ -45,10 +45,8 @@ HARDLY = 0.005  # of the untrained model's loss: a difference of models that hav
 WORSE = 0.25  # of the untrained model's error: how much worse clients do that start from a model worse than none
 WILDER = 2.0  # how many times the loss of another
 OVERSHOT, OFTEN = 0.1, 2  # of an arm's rounds of the duel, and at least: its model was worse than the untrained one
-FLAT, MANY = (
-    0.03,
-    20,
-)  # of the untrained model's loss: a fall from one half of a duel to the other; rounds of a long one
+MANY = 20  # rounds of a long duel
+FLAT = 0.03  # of the untrained model's loss: a smaller fall from one half of a long duel to the other is none
 RISE = 0.2  # of the untrained model's loss: how far the smoothed score may rise above its lowest
 SMOOTHING = 0.9
 LOWER = 3.0  # a return divides the step by it
@@ -133,7 +131,7 @@ class Duel:
         change: Change | None = None
         if winner == rival and other == 0:
             loss = self._scores(evidence, smaller_of_both, untrained, self.rung)[rival][0]
-            vain = overshoots(rounds[leader], untrained) or self._flat(rounds[rival], untrained)
+            vain = overshoots(rounds[leader], untrained) or no_longer_learns(rounds[rival], untrained)
             if start and sound and vain and loss > MOST_LEARNED * untrained:
                 plain = Plain(self.default_optimiser) if len(rounds[rival]) >= MANY else None
                 return (yield from self._run(own, first, (leader, rival), plain))
@@ -168,14 +166,6 @@ class Duel:
 
     def _before(self, records: Sequence[Record], untrained: float) -> float:
         return discounted([min(r.loss_before, untrained) for r in records], self.discount)
-
-    def _flat(self, records: Sequence[Record], untrained: float) -> bool:
-        """Return whether the loss before local training has not fallen from the first half to the second."""
-        half = len(records) // 2
-        first, second = (
-            sum(min(r.loss_before, untrained) for r in of) / max(1, len(of)) for of in (records[:half], records[half:])
-        )
-        return len(records) >= MANY and first - second < FLAT * untrained
 
     def _first_scores(self, evidence: Evidence, untrained: float) -> dict[int, Score]:
         """Return the scores of arms that have hardly begun; wrecks are behind all others.
@@ -259,6 +249,15 @@ def untrained_loss(records: Sequence[Record]) -> float:
 def overshoots(records: Sequence[Record], untrained: float) -> bool:
     """Return whether the server's model was worse than the untrained one in too many of these rounds."""
     return sum(r.loss_before > untrained for r in records) >= max(OFTEN, OVERSHOT * len(records))
+
+
+def no_longer_learns(records: Sequence[Record], untrained: float) -> bool:
+    """Return whether the loss before local training has not fallen from one half of a long duel to the other."""
+    half = len(records) // 2
+    first, second = (
+        sum(min(r.loss_before, untrained) for r in of) / max(1, len(of)) for of in (records[:half], records[half:])
+    )
+    return len(records) >= MANY and first - second < FLAT * untrained
 
 
 def typical(records: Sequence[Record], since: int) -> float:
