@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 
 import fedtuner as ft
+from fedtuner.core.metric import mean_metrics
 from fedtuner.core.records import Plan, Report, Tried
 from fedtuner.core.round import Round
 from fedtuner.core.screens import Norm, Values, Weights
-from fedtuner.core.tally import mean_metrics
+from fedtuner.core.survey import survey
 from fedtuner.data import digits, partition
 from fedtuner.problems.digits import problem
 from fedtuner.rng import stream
@@ -135,7 +136,7 @@ def in_a_fleet(screens: tuple[Any, ...], fedex: ft.FedEx, seed: int) -> tuple[bo
         problem(), SPACE, fedex=fedex, schedule=once, cohort=10, seed=seed, screens=screens, workers=1, progress=False
     )
     rounds, (arm, _) = Round(replace(made.setup, screens=()), made.problem), made.winner
-    plan = rounds.survey(made.journal.arms[arm], made.state(made.winner), made.problem.present(), "test")
+    plan = survey(rounds, made.journal.arms[arm], made.state(made.winner), made.problem.present(), "test")
     measured = [rounds.work(plan, job).after for job in plan.jobs]
     return made.history[-1].mode == 3, mean_metrics(measured).error
 

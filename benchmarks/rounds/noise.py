@@ -26,7 +26,7 @@ from fedtuner.core.records import Plan, Report, Tried
 from fedtuner.rng import stream
 from problems import PROBLEMS
 
-TUNED = ("RS, T/10", "SHA, T/10", "SHA + FedEx, T/10", "Hyperband, T/10", "auto")
+COMPARED = ("untuned", "default+", "RS, T/10", "SHA, T/10", "SHA + FedEx, T/10", "Hyperband, T/10", "auto")
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,11 @@ def line(name: str, budget: int, way: str, target: str, seed: int, condition: st
 
 def table(lines: Sequence[Mapping[str, Any]]) -> str:
     """Return mean errors in percent (worst seed) by condition and way, each for the target that it was tuned for."""
-    rows = ["| problem | rounds | condition | " + " | ".join(TUNED) + " |", "|---" * (3 + len(TUNED)) + "|"]
+    rows = ["| problem | rounds | condition | " + " | ".join(COMPARED) + " |", "|---" * (3 + len(COMPARED)) + "|"]
     for name, budget in sorted({(r["problem"], r["budget"]) for r in lines}):
         for condition in CONDITIONS:
             cells = []
-            for way in TUNED:
+            for way in COMPARED:
                 key = (name, budget, way, condition)
                 of = [r for r in lines if (r["problem"], r["budget"], r["way"], r["condition"]) == key]
                 errors = [100 * r[r["target"]] for r in of]
@@ -112,7 +112,7 @@ def table(lines: Sequence[Mapping[str, Any]]) -> str:
 
 def main() -> None:
     """Run what is asked for and show it."""
-    parser = run.parser(__doc__, TUNED, run.HERE / "results" / "noise.jsonl")
+    parser = run.parser(__doc__, COMPARED, run.HERE / "results" / "noise.jsonl")
     parser.add_argument("--conditions", nargs="+", default=list(CONDITIONS), choices=list(CONDITIONS))
     asked = parser.parse_args()
     todo = [

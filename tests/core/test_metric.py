@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedtuner.core.across import across
-from fedtuner.core.metric import NOTHING, Metric, Metrics, accuracy, auc, f1
-from fedtuner.core.tally import mean_metrics
+from fedtuner.core.metric import NOTHING, Metric, Metrics, accuracy, auc, f1, mean_metrics
 from fedtuner.errors import SpecError
 from fedtuner.rng import stream
 

@@ -8,12 +8,13 @@ import pytest
 
 import toys
 from fedtuner import Client, FedEx, Simulation, Space, methods, random_search, tune
+from fedtuner.core.cooling import progress
 from fedtuner.core.memory import fetch
 from fedtuner.core.method import Method, defaults
+from fedtuner.core.metric import mean_metrics
 from fedtuner.core.model import Hyper, Metric, Metrics
 from fedtuner.core.records import Blob, Choice, Job, State, Tried
-from fedtuner.core.round import progress
-from fedtuner.core.tally import mean_metrics
+from fedtuner.core.survey import survey
 from fedtuner.errors import ClientError, SpecError
 from fedtuner.rng import stream
 from fedtuner.space import Float
@@ -623,9 +624,9 @@ def test_a_report_of_ones_own_is_that_of_the_work():
 def test_a_survey_asks_every_client_with_the_best_or_with_a_draw_of_its_own():
     round, arm = a_study(tuner=FedEx(k=4))
     state = with_candidates(round.begin(arm), RATES, log_theta=[0.1, 0.2, 0.4, 0.3])
-    plan = round.survey(arm, state, range(8), "test")
+    plan = survey(round, arm, state, range(8), "test")
     assert (plan.split, [job.client for job in plan.jobs], labels(plan)) == ("test", list(range(8)), [2] * 8)
-    sampled = round.survey(arm, state, range(8), "test", "sample")
+    sampled = survey(round, arm, state, range(8), "test", "sample")
     assert len(set(labels(sampled))) > 1
-    alone = round.survey(arm, state, [5], "test", "sample")
+    alone = survey(round, arm, state, [5], "test", "sample")
     assert alone.jobs[0] == sampled.jobs[5]  # a client's draw does not depend on who else is asked

@@ -9,16 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedtuner import methods, tables
+from fedtuner.core import tally
 from fedtuner.core.method import Optimiser
 from fedtuner.core.model import NOTHING, Metrics
 from fedtuner.core.records import Choice, Job, Plan, Report, Tried
 from fedtuner.core.screens import Norm, Values, Weights, differences, length
-from fedtuner.core.tally import Screen, mean
+from fedtuner.core.stages import Screen
+from fedtuner.core.tally import mean
 from fedtuner.errors import SpecError
 from fedtuner.methods.momentum import step
 from fedtuner.testing.rounds import a_round, an_arm, reported
 from fedtuner.testing.toys import quadratics
-from fedtuner.tuners.fedex import FedEx, Theta, gradient
+from fedtuner.tuners.fedex import FedEx, gradient
+from fedtuner.tuners.theta import Theta
 
 PLAN = Plan(0, 0, 0, "valid", {}, 0.0, np.zeros(1, np.float32), {}, ())
 
@@ -334,7 +337,7 @@ def test_what_clients_keep_counts_for_at_most_three_medians_and_the_sums_still_t
     state = round.begin(arm)
     for _ in range(3):
         plan, reports = reported(round, arm, state)
-        screened = round.screen(plan, reports)
+        screened = tally.screen(round.setup, round.federation, plan, reports)
         lengths = sorted(length(r.memory[vector]) for r in screened)
         assert lengths[-1] <= 3 * lengths[(len(lengths) - 1) // 2] * (1 + 1e-5)
         state, record = round.settle(arm, state, round.tally(plan, reports))
@@ -384,7 +387,7 @@ def test_what_the_servers_optimiser_asks_of_a_change_is_that_of_the_shortened_on
     round, arm = a_round(method, quadratics(), screens=(Norm(times=1),)), an_arm(method)
     state = round.begin(arm)
     plan, reports = reported(round, arm, state)
-    screened = round.screen(plan, reports)
+    screened = tally.screen(round.setup, round.federation, plan, reports)
     assert any(a is not b for a, b in zip(reports, screened, strict=True))
     for r in screened:
         assert r.extra["square"].tolist() == [r.change @ r.change]

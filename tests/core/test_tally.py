@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from fedtuner import methods
 from fedtuner.core import tally as tallying
 from fedtuner.core.method import Optimiser
+from fedtuner.core.metric import mean_metrics, penalised
 from fedtuner.core.model import NOTHING, Metrics
 from fedtuner.core.records import Plan, Report, Tally, Tried
 from fedtuner.core.screens import Weights
-from fedtuner.core.tally import Combine, Privacy, Screen, mean, mean_metrics, penalised, weighted
+from fedtuner.core.stages import Combine, Privacy, Screen
+from fedtuner.core.tally import mean, weighted
 from fedtuner.methods.momentum import step
 from fedtuner.testing.rounds import a_round, an_arm, reported, settle
 from fedtuner.testing.toys import quadratics

@@ -29,7 +29,7 @@ LOCALS = {
 @pytest.mark.parametrize("large", [1, 10**6])
 def test_a_change_leaves_all_other_vectors_alone(local, large, monkeypatch):
     """In place or not, by how many entries are called large."""
-    monkeypatch.setattr("fedtuner.core.round.LARGE", large)
+    monkeypatch.setattr("fedtuner.core.work.LARGE", large)
     round = a_round(replace(methods.fedavg, local=local), quadratics())
     state = round.begin(an_arm(methods.fedavg))
     w = state.w.copy()
@@ -44,7 +44,7 @@ def test_a_change_leaves_all_other_vectors_alone(local, large, monkeypatch):
 
 
 def test_a_large_change_is_made_where_the_clients_model_was(monkeypatch):
-    monkeypatch.setattr("fedtuner.core.round.LARGE", 1)
+    monkeypatch.setattr("fedtuner.core.work.LARGE", 1)
     made = []
     local = lambda client, plan, job: made.append(Update(moved(client, plan, job))) or made[-1]  # noqa: E731
     round, arm = a_round(replace(methods.fedavg, local=local), quadratics()), an_arm(methods.fedavg)

@@ -19,8 +19,9 @@ from fedtuner.core.method import defaults
 from fedtuner.core.metric import NOTHING, Metrics
 from fedtuner.core.privacy import Gaussian
 from fedtuner.core.records import Choice, Job, Plan, Report, Tried
-from fedtuner.core.round import Round, measured
+from fedtuner.core.round import Round
 from fedtuner.core.screens import Values, Weights
+from fedtuner.core.survey import measured, survey
 from fedtuner.errors import SpecError
 from fedtuner.flower import SecAgg
 from fedtuner.flower.messages import REPORT, report_content
@@ -48,7 +49,7 @@ def evaluated(study):
     """The winner's errors on all clients, from their reports."""
     problem = ft.Simulation(Scored(), CLIENTS)
     round, key = Round(study.setup, problem), study.winner
-    plan = round.survey(study.journal.arms[key[0]], study.state(key), range(6), "test")
+    plan = survey(round, study.journal.arms[key[0]], study.state(key), range(6), "test")
     tally = round.tally(plan, [measured(round.work(plan, job)) for job in plan.jobs])
     return {"global": 1 - tally.before.error, "personalized": 1 - tally.after.error}
 

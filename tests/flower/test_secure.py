@@ -25,8 +25,9 @@ import fedtuner as ft
 import toys
 from fedtuner.core.model import Metrics
 from fedtuner.core.records import Plan, Record, Report, Seen, State, Tried
-from fedtuner.core.round import Round, measured
+from fedtuner.core.round import Round
 from fedtuner.core.screens import Weights
+from fedtuner.core.survey import measured, survey
 from fedtuner.errors import FleetError, SpecError
 from fedtuner.flower import SecAgg, secure
 from fedtuner.flower.possible import Limits, impossible
@@ -79,7 +80,7 @@ def in_the_open(study: ft.Study, secret: str = "hush") -> tuple[State, Record]:
 def evaluated(study: ft.Study, clients: int = 6) -> dict[str, float]:
     """The winner's error on the first clients, from the reports themselves."""
     round, key = Round(study.setup, toys.problem()), study.winner
-    plan = round.survey(study.journal.arms[key[0]], study.state(key), range(clients), "test")
+    plan = survey(round, study.journal.arms[key[0]], study.state(key), range(clients), "test")
     tally = round.tally(plan, [measured(round.work(plan, job)) for job in plan.jobs])
     return {"global": tally.before.error, "personalized": tally.after.error}
 

@@ -252,8 +252,8 @@ def test_the_card_says_ranges_in_words(tmp_path):
 
 def test_the_spread_of_a_mean_over_clients_is_that_of_the_weighted_mean(tmp_path):
     """By hand: errors 0 (1 example) and 1 (3): mean 3/4; the sum of (n_i (e_i - m))^2 is 9/8; times 2, root, / 4."""
+    from fedtuner.core.across import spread
     from fedtuner.core.records import Row
-    from fedtuner.core.tally import spread
 
     rows = [Row("a", 0, 1, 1, 0, 0, 0, 0.0), Row("b", 0, 1, 3, 0, 0, 0, 1.0), Row("c", 0, 1, 0, 0, 0, 0, 9.0)]
     assert spread(rows, "error_after") == pytest.approx((2 * 9 / 8) ** 0.5 / 4)

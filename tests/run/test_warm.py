@@ -13,7 +13,7 @@ from fedtuner import cli
 from fedtuner.core.records import Arm
 from fedtuner.core.screens import Norm, Weights
 from fedtuner.errors import FedtunerError, SpecError, StoreError
-from fedtuner.tuners.fedex import DOUBT
+from fedtuner.tuners.fedex_settings import DOUBT
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,12 @@ import numpy as np
 from fedtuner import FedEx, Simulation, methods
 from fedtuner.core.method import Method, defaults
 from fedtuner.core.records import Arm, Choice, Job, Plan, Report, State
-from fedtuner.core.round import Round, work
+from fedtuner.core.round import Round
+from fedtuner.core.work import work
 from fedtuner.space import Config
 from fedtuner.testing.rounds import a_round, an_arm
-from fedtuner.tuners.fedex import Belief, uniform
+from fedtuner.tuners.fedex import Belief
+from fedtuner.tuners.theta import uniform
 
 
 def begun(

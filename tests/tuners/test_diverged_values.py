@@ -11,7 +11,9 @@ from fedtuner.core.model import Metrics
 from fedtuner.core.records import Tried
 from fedtuner.testing.rounds import a_round, an_arm, reported, settle
 from fedtuner.testing.toys import quadratics
-from fedtuner.tuners.fedex import STEPS, FedEx, Theta, exponentiate, gradient, uniform
+from fedtuner.tuners.fedex import FedEx, exponentiate, gradient
+from fedtuner.tuners.fedex_settings import STEPS
+from fedtuner.tuners.theta import Theta, uniform
 
 MOVING = [step for step in STEPS if step != "none"]
 

@@ -11,20 +11,10 @@ from hypothesis import strategies as st
 from fedtuner.core.records import Seen
 from fedtuner.errors import SpecError
 from fedtuner.rng import stream
-from fedtuner.tuners.fedex import (
-    METRICS,
-    SIGNALS,
-    STEPS,
-    Belief,
-    FedEx,
-    Theta,
-    choose,
-    exponentiate,
-    further_choices,
-    gradient,
-    log_chances,
-    uniform,
-)
+from fedtuner.tuners.fedex import Belief, FedEx, exponentiate, gradient
+from fedtuner.tuners.fedex_settings import METRICS, SIGNALS, STEPS
+from fedtuner.tuners.theta import Theta, choose, uniform
+from fedtuner.tuners.tries import further_choices, log_chances
 
 every_step = pytest.mark.parametrize("step", STEPS)
 MOVING = tuple(step for step in STEPS if step != "none")

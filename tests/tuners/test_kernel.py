@@ -14,8 +14,9 @@ from fedtuner.rng import stream
 from fedtuner.run import spec
 from fedtuner.space import Choice, Float, Int, Space, When
 from fedtuner.tuners import FedEx, Kernel
-from fedtuner.tuners.fedex import exponentiate, uniform
+from fedtuner.tuners.fedex import exponentiate
 from fedtuner.tuners.kernel import kernel, squared_distances
+from fedtuner.tuners.theta import uniform
 
 LINE = Space({"lr": Float(1e-3, 1.0, log=True)})
 

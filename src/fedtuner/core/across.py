@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fedtuner.core.metric import Metric, Metrics
-from fedtuner.core.tally import mean_metrics
+from fedtuner.core.metric import Metric, Metrics, mean_metrics
+from fedtuner.core.records import Row
 
 ALL, TENTH, GROUP, MEAN = "clients", "worst tenth", "worst group", "mean of clients"
 ACROSS = (ALL, TENTH, GROUP)
@@ -42,3 +42,16 @@ def _worst_tenth(metrics: Sequence[Metrics]) -> Sequence[Metrics]:
     """Return those of the tenth of clients, at least one, with the largest errors."""
     defined = sorted((m for m in metrics if m.count and not m.undefined), key=lambda m: m.error, reverse=True)
     return defined[: math.ceil(len(defined) / 10)]
+
+
+def spread(rows: Sequence[Row], name: str) -> float:
+    """Return the standard error of a mean by |V| over clients, as if they were drawn from many; NaN below two."""
+    known = [(row.validated, getattr(row, name)) for row in rows if row.validated]
+    known = [(n, value) for n, value in known if not math.isnan(value)]
+    if len(known) < 2:
+        return math.nan
+    total = sum(n for n, _ in known)
+    mean = sum(n * value for n, value in known) / total
+    off = [n * (value - mean) for n, value in known]
+    squares = sum(x * x for x in off)  # x**2 would raise an error where it overflows
+    return math.sqrt(squares * len(known) / (len(known) - 1)) / total

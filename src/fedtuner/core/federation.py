@@ -20,7 +20,7 @@ from fedtuner.tables import Table
 
 if TYPE_CHECKING:
     from fedtuner.core.setup import Setup
-    from fedtuner.core.tally import Screen
+    from fedtuner.core.stages import Screen
 
 SPLITS = ("train", "valid", "test")
 

@@ -46,6 +46,23 @@ class Metrics:
 NOTHING = Metrics(math.nan, math.nan, 0)
 
 
+def mean_metrics(metrics: Sequence[Metrics]) -> Metrics:
+    """Return the mean by |V|, of errors where they are defined; NaN where there are no examples."""
+    counted = [m for m in metrics if m.count]
+    total = sum(m.count for m in counted)
+    if not total:
+        return NOTHING
+    defined = [m for m in counted if not m.undefined]
+    of = sum(m.count for m in defined)
+    error = sum(m.count * m.error for m in defined) / of if of else math.nan
+    return Metrics(sum(m.count * m.loss for m in counted) / total, error, total)
+
+
+def penalised(metrics: Metrics, worst: float) -> Metrics:
+    """Return the metrics; where the loss is not finite, an infinite loss and the worst error."""
+    return metrics if metrics.finite or not metrics.count else Metrics(math.inf, worst, metrics.count)
+
+
 @dataclass(frozen=True, init=False)
 class Metric:
     """A problem's metric: its name, whether it is a rate, whether higher is better, and how it is computed.

@@ -29,7 +29,7 @@ from fedtuner import checks
 from fedtuner.core.metric import Metrics
 from fedtuner.core.model import finite
 from fedtuner.core.records import Key, Plan, Report, Seen, Tally, Tried
-from fedtuner.core.tally import Reports
+from fedtuner.core.stages import Reports
 from fedtuner.errors import SpecError, brief
 from fedtuner.rng import Generator, stream
 

@@ -196,6 +196,11 @@ class Report:
     finite: bool  # whether change and extra are finite
 
     @property
+    def remembered(self) -> bool:
+        """Whether the client's memory is kept: it, too, is finite."""
+        return self.finite and finite(*self.memory.values())
+
+    @property
     def before(self) -> Metrics:
         """Metrics of the server's model."""
         return self.tried[0].before

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from fedtuner import checks
 from fedtuner.core.model import Vector
 from fedtuner.core.records import Plan, Tally
-from fedtuner.core.tally import Mean, Reports, mean
+from fedtuner.core.stages import Reports
+from fedtuner.core.tally import Mean, mean
 
 _BLOCK = 1 << 15  # entries that are sorted at once
 Middle = Callable[[NDArray[np.float32]], Vector]  # [clients, entries] -> entries

@@ -15,9 +15,10 @@ from typing import ClassVar
 import numpy as np
 
 from fedtuner import checks
+from fedtuner.core.metric import penalised
 from fedtuner.core.model import Metrics, Vector
 from fedtuner.core.records import Plan, Report, Tried
-from fedtuner.core.tally import Reports, penalised
+from fedtuner.core.stages import Reports
 from fedtuner.errors import SpecError
 from fedtuner.space import Config
 

@@ -21,7 +21,8 @@ from fedtuner.core.metric import Metric
 from fedtuner.core.model import Hyper, Model
 from fedtuner.core.sampler import Sampler
 from fedtuner.core.schedule import TARGETS, Schedule
-from fedtuner.core.tally import Combine, Privacy, Screen, mean
+from fedtuner.core.stages import Combine, Privacy, Screen
+from fedtuner.core.tally import mean
 from fedtuner.core.tuner import Tuner
 from fedtuner.errors import SpecError, brief, suggest
 from fedtuner.rng import stream

@@ -16,68 +16,50 @@ Shares |T_i| / sum |T| are computed first and products added in plan order, in f
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedtuner.core.model import NOTHING, Metrics, Vector, Vectors, finite
-from fedtuner.core.records import Key, Plan, Report, Row, Tally
+from fedtuner.core.across import ALL
+from fedtuner.core.metric import NOTHING, mean_metrics
+from fedtuner.core.model import Vector
+from fedtuner.core.records import Plan, Report, Tally
+from fedtuner.core.reports import breakdown_of, recomputed, row, seen, sums, without
+from fedtuner.core.stages import Reports
+
+if TYPE_CHECKING:
+    from fedtuner.core.federation import Federation
+    from fedtuner.core.setup import Setup
 
 _BLOCK = 1 << 15  # entries that are added at a time, so that they stay in the processor's cache
-Reports = Sequence[Report | None]
 
 
-def spread(rows: Sequence[Row], name: str) -> float:
-    """Return the standard error of a mean by |V| over clients, as if they were drawn from many; NaN below two."""
-    known = [(row.validated, getattr(row, name)) for row in rows if row.validated]
-    known = [(n, value) for n, value in known if not math.isnan(value)]
-    if len(known) < 2:
-        return math.nan
-    total = sum(n for n, _ in known)
-    mean = sum(n * value for n, value in known) / total
-    off = [n * (value - mean) for n, value in known]
-    squares = sum(x * x for x in off)  # x**2 would raise an error where it overflows
-    return math.sqrt(squares * len(known) / (len(known) - 1)) / total
+def screen(setup: Setup, federation: Federation, plan: Plan, reports: Reports) -> list[Report | None]:
+    """Return the reports after the study's screens, in the same order; None where one is dropped."""
+    screened, trainable = list(reports), federation.model.trainable
+    for bounded in setup.screens if setup.privacy is None else (*setup.screens, setup.privacy.bound):
+        each = zip(plan.jobs, screened, bounded(plan, screened), strict=True)
+        screened = [recomputed(setup.method, trainable, plan, *three) for three in each]
+    return screened
 
 
-@runtime_checkable
-class Screen(Protocol):
-    """Bounds or drops single reports, by comparing the reports of a round."""
-
-    def __call__(self, plan: Plan, reports: Reports) -> list[Report | None]:
-        """Return the reports in the same order; None where one is dropped."""
-
-
-@runtime_checkable
-class Combine(Protocol):
-    """Makes a tally of a round's reports."""
-
-    @property
-    def each(self) -> bool:
-        """Whether it needs single reports, so that sums (secure aggregation) are not enough."""
-
-    def __call__(self, plan: Plan, reports: Reports) -> Tally:
-        """Return the tally."""
-
-
-@runtime_checkable
-class Privacy(Protocol):
-    """Bounds what each client adds to a tally, adds noise, and accounts for the privacy spent."""
-
-    def over(self, rounds: int) -> Privacy:
-        """Return it as a study of so many rounds uses it; refuse more rounds than it allows."""
-
-    def bound(self, plan: Plan, reports: Reports) -> list[Report | None]:
-        """Return the reports, each bounded on its own: this is the last screen."""
-
-    def release(self, tally: Tally, key: Key, seed: int) -> Tally:
-        """Return the tally with noise, and without rows and memory of single clients."""
-
-    def spent(self, keys: Sequence[Key]) -> float:
-        """Return the privacy spent by these rounds, over all arms."""
+def combine(setup: Setup, federation: Federation, plan: Plan, reports: Reports, screened: Reports) -> Tally:
+    """Return the tally of ``screened``; ``reports`` are the same before the screens, to count the changed ones."""
+    arrived, summed = [r for r in screened if r is not None], setup.method.sums
+    combined = setup.combine(plan, [without(r, summed) if r and summed else r for r in screened])
+    breakdown = breakdown_of(arrived, federation)
+    if not federation.model.metric.pooled:
+        breakdown[ALL] = combined.before, combined.after
+    before, after = breakdown.get(setup.across, (NOTHING, NOTHING))
+    tally = replace(
+        combined, sums=sums(summed, screened) if summed else {}, before=before, after=after, breakdown=breakdown,
+        bounded=sum(a is not b for a, b in zip(reports, screened, strict=True)),
+        seen=tuple(seen(setup.tuner, job, r) for job, r in zip(plan.jobs, screened, strict=True) if r is not None),
+        rows=tuple(row(r, federation.id_of(r.client)) for r in arrived),
+    )  # fmt: skip
+    return tally if setup.privacy is None else setup.privacy.release(tally, (plan.arm, plan.round), setup.seed)
 
 
 @dataclass(frozen=True)
@@ -107,7 +89,7 @@ class Mean:
             extra=extra,
             before=mean_metrics([r.before for r in arrived]),
             after=mean_metrics([r.after for r in arrived]),
-            memory={r.client: r.memory for r in sound if r.memory and _kept(r)},
+            memory={r.client: r.memory for r in sound if r.memory and r.remembered},
         )
 
     def describe(self) -> str:
@@ -127,42 +109,3 @@ def weighted(shares: Sequence[float], vectors: Sequence[Vector]) -> Vector:
             np.multiply(vector[block], np.float32(share), out=part)
             sums += part
     return total
-
-
-def without(report: Report, names: Collection[str]) -> Report:
-    """Return a report without some of its extra vectors."""
-    return replace(report, extra={name: v for name, v in report.extra.items() if name not in names})
-
-
-def sums(names: Iterable[str], reports: Reports) -> Vectors:
-    """Return sums of extra vectors, without weights, in plan order, over the clients whose memory is kept.
-
-    Where nobody trained, as in an evaluation, there are no sums.
-    """
-    sound = [r for r in reports if r is not None and r.finite]
-    if not any(r.examples for r in sound):
-        return {}
-    counted = [r for r in sound if _kept(r)]
-    with np.errstate(over="ignore", invalid="ignore"):
-        return {name: sum((r.extra[name] for r in counted), np.zeros_like(sound[0].extra[name])) for name in names}
-
-
-def _kept(report: Report) -> bool:
-    return report.finite and finite(*report.memory.values())
-
-
-def mean_metrics(metrics: Sequence[Metrics]) -> Metrics:
-    """Return the mean by |V|, of errors where they are defined; NaN where there are no examples."""
-    counted = [m for m in metrics if m.count]
-    total = sum(m.count for m in counted)
-    if not total:
-        return NOTHING
-    defined = [m for m in counted if not m.undefined]
-    of = sum(m.count for m in defined)
-    error = sum(m.count * m.error for m in defined) / of if of else math.nan
-    return Metrics(sum(m.count * m.loss for m in counted) / total, error, total)
-
-
-def penalised(metrics: Metrics, worst: float) -> Metrics:
-    """Return the metrics; where the loss is not finite, an infinite loss and the worst error."""
-    return metrics if metrics.finite or not metrics.count else Metrics(math.inf, worst, metrics.count)

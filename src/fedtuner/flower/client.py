@@ -20,7 +20,7 @@ from fedtuner import methods
 from fedtuner.core.method import Method
 from fedtuner.core.model import Learner, Metrics, Task
 from fedtuner.core.records import Plan, Report, Tried
-from fedtuner.core.round import work
+from fedtuner.core.work import work
 from fedtuner.errors import ClientError, SpecError, brief, one_line, suggest
 from fedtuner.federations import Client, Simulation
 from fedtuner.flower import handshake

@@ -15,9 +15,11 @@ from flwr.app import Message
 
 from fedtuner.core.executor import Advance, Progress, Stop
 from fedtuner.core.records import Job, Plan, Report, Tally
-from fedtuner.core.round import Round, measured
+from fedtuner.core.round import Round
 from fedtuner.core.screens import differences
 from fedtuner.core.store import Blobs
+from fedtuner.core.survey import measured
+from fedtuner.core.tally import combine, screen
 from fedtuner.errors import FleetError
 from fedtuner.flower.exchange import Request
 from fedtuner.flower.messages import WORK, Lineage, Records, job_content, plan_records, reason_of
@@ -235,9 +237,10 @@ class Dispatch:
     def _tally(self, round: _RoundInFlight) -> Tally:
         """Return the tally of a round's reports; what its screens did to them is noted."""
         reports = [round.reports.get(place) for place in range(len(round.plan.jobs))]
-        screened = self._round.screen(round.plan, reports)
-        tally = self._round.combine(round.plan, reports, screened)
-        if self._round.setup.privacy is None:  # else single clients' values stay out of the log
+        setup, federation = self._round.setup, self._round.federation
+        screened = screen(setup, federation, round.plan, reports)
+        tally = combine(setup, federation, round.plan, reports, screened)
+        if setup.privacy is None:  # else single clients' values stay out of the log
             round.unusable |= _at_fault(reports, screened)
             for key in self._keys(round, sorted(round.reports)):
                 for kind, what in differences(round.reports[key.place], screened[key.place]).items():

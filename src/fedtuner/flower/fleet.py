@@ -24,8 +24,9 @@ from fedtuner.core.executor import Executor
 from fedtuner.core.federation import FederationDefaults
 from fedtuner.core.metric import Metric
 from fedtuner.core.model import Learner, Model, Task, Vector
+from fedtuner.core.odds import UNUSABLE
 from fedtuner.core.records import State
-from fedtuner.core.round import UNUSABLE, Round
+from fedtuner.core.round import Round
 from fedtuner.core.screens import Norm, Values, Weights
 from fedtuner.core.setup import Setup
 from fedtuner.core.store import LATE, Blobs, Note

@@ -14,9 +14,9 @@ import numpy as np
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
 from fedtuner.core.method import Method, Optimiser, Recount, Shape
+from fedtuner.core.metric import penalised
 from fedtuner.core.model import NOTHING, Metrics, Model, Vectors, finite
 from fedtuner.core.records import Job, Plan, Report, Tried
-from fedtuner.core.tally import penalised
 from fedtuner.errors import brief
 from fedtuner.flower.messages import ARRAYS, EXTRA, MEASURED, MEMORY, REPORT
 from fedtuner.flower.wire import MalformedError, Wire, vectors_of

@@ -50,9 +50,9 @@ from fedtuner import tables, tuners
 from fedtuner.core.method import Method
 from fedtuner.core.model import Learner, Metrics, Task, Vector, Vectors
 from fedtuner.core.records import Arm, Choice, Job, Plan, Report, Seen, Tally
-from fedtuner.core.round import work
 from fedtuner.core.setup import Setup
 from fedtuner.core.tuner import Floats, Tuner
+from fedtuner.core.work import work
 from fedtuner.errors import ClientError, SpecError
 from fedtuner.federations import Client, Simulation
 from fedtuner.flower.messages import text

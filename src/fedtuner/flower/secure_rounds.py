@@ -21,12 +21,11 @@ from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECOR
 from flwr.serverapp import Grid
 
 from fedtuner.core.executor import Advance, Progress, Stop
-from fedtuner.core.metric import Metric, Metrics
+from fedtuner.core.metric import Metric, Metrics, mean_metrics
 from fedtuner.core.model import Vectors
 from fedtuner.core.records import Plan, Tally
 from fedtuner.core.round import Round
 from fedtuner.core.store import Blobs
-from fedtuner.core.tally import mean_metrics
 from fedtuner.errors import FleetError, SpecError, one_line
 from fedtuner.flower import secure
 from fedtuner.flower.exchange import UNDECODABLE

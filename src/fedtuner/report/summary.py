@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from fedtuner.core.across import spread
 from fedtuner.core.place import Place
 from fedtuner.core.schedule import METRICS
 from fedtuner.core.store import Evaluation
-from fedtuner.core.tally import spread
 from fedtuner.report import served
 from fedtuner.run import journal
 from fedtuner.run.journal import Journal

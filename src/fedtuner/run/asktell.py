@@ -9,6 +9,7 @@ import numpy as np
 from fedtuner.core.executor import Advance
 from fedtuner.core.model import Vector
 from fedtuner.core.records import Plan, Report, Tally
+from fedtuner.core.reports import completed
 from fedtuner.core.schedule import Play, Step
 from fedtuner.errors import SpecError, brief
 from fedtuner.run.executors.serial import fetched, settled
@@ -57,8 +58,9 @@ class AskTell:
             tally = reports
         else:
             _check(name, asked, reports)
-            completed = [None if r is None else session.round.completed(asked, r) for r in reports]
-            tally = session.round.tally(asked, completed)
+            method, federation = session.setup.method, session.round.federation
+            whole = [None if r is None else completed(method, federation, asked, r) for r in reports]
+            tally = session.round.tally(asked, whole)
         session.accept(settled(session.round, session.where.store.blobs, work, tally), save=True)
         if self._in_flight.keys() == {plan.arm}:  # the last round in flight
             self._go_on()

@@ -1,6 +1,6 @@
 """What an evaluation keeps of each client: five numbers, 40 bytes.
 
-Means over them are those of ``core.tally.mean_metrics`` to the bit, as they are summed in the same order.
+Means over them are those of ``core.metric.mean_metrics`` to the bit, as they are summed in the same order.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Columns:
         return _sum(self.counts[some] * values[some]) / total if total else math.nan
 
     def spread(self, values: Floats) -> float:
-        """Return the standard error of that mean over clients: ``core.tally.spread``."""
+        """Return the standard error of that mean over clients: ``core.across.spread``."""
         some = np.flatnonzero(self.counts)
         some = some[~np.isnan(values[some])]
         if len(some) < 2:

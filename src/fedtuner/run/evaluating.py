@@ -9,14 +9,14 @@ from typing import cast
 
 import numpy as np
 
-from fedtuner.core.across import ALL, GROUP, MEAN, TENTH
+from fedtuner.core.across import ALL, GROUP, MEAN, TENTH, spread
 from fedtuner.core.executor import Executor
 from fedtuner.core.federation import Federation, HasData
 from fedtuner.core.metric import Metric
 from fedtuner.core.records import Arm, State, Tally
 from fedtuner.core.round import Round
 from fedtuner.core.store import Evaluation
-from fedtuner.core.tally import spread
+from fedtuner.core.survey import survey
 from fedtuner.run.columns import Columns, Ints, gathered
 from fedtuner.run.sampling import draw, estimate
 
@@ -45,7 +45,7 @@ def evaluate(round: Round, executor: Executor, asked: Evaluate, tell: Tell = lam
     if federation.executor is None and len(everyone) > WHOLE:
         blocks = _tallies(round, executor, asked, everyone, tell)
         return streamed(blocks, federation)
-    plan = round.survey(asked.arm, asked.state, everyone, asked.split, asked.config)
+    plan = survey(round, asked.arm, asked.state, everyone, asked.split, asked.config)
     return whole(executor.evaluate(plan), federation)
 
 
@@ -66,7 +66,7 @@ def whole(tally: Tally, federation: Federation) -> Evaluation:
 def _tallies(round: Round, executor: Executor, asked: Evaluate, clients: Sequence[int], tell: Tell) -> Iterator[Tally]:
     for start in range(0, len(clients), BLOCK):
         block = clients[start : start + BLOCK]
-        yield executor.evaluate(round.survey(asked.arm, asked.state, block, asked.split, asked.config))
+        yield executor.evaluate(survey(round, asked.arm, asked.state, block, asked.split, asked.config))
         tell(start + len(block), len(clients))
 
 

@@ -40,7 +40,8 @@ from fedtuner.core.robust import COMBINES
 from fedtuner.core.sampler import Sampler
 from fedtuner.core.schedule import Schedule
 from fedtuner.core.setup import PLAIN, with_named_optimiser
-from fedtuner.core.tally import Combine, mean
+from fedtuner.core.stages import Combine
+from fedtuner.core.tally import mean
 from fedtuner.core.tuner import Tuner
 from fedtuner.errors import FAILURES, FedtunerError, SpecError, brief, suggest
 from fedtuner.federations import Simulation

@@ -26,7 +26,8 @@ from fedtuner.core.engine import Engine
 from fedtuner.core.federation import HasData
 from fedtuner.core.model import CHECKED, NOTHING, Metrics, Rates, Rows, Vector
 from fedtuner.core.records import Plan, Report
-from fedtuner.core.round import Round, work
+from fedtuner.core.round import Round
+from fedtuner.core.work import work
 from fedtuner.rng import number
 from fedtuner.space import Config
 from fedtuner.tasks.pytorch import CHUNK, Data, Task

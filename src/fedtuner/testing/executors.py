@@ -16,6 +16,7 @@ from fedtuner.core.executor import Advance, Executor, Progress, Stop
 from fedtuner.core.records import Record, State
 from fedtuner.core.round import Round
 from fedtuner.core.store import Blobs
+from fedtuner.core.survey import survey
 from fedtuner.errors import ClientError
 from fedtuner.federations import Simulation
 from fedtuner.run.executors import Serial
@@ -104,7 +105,7 @@ class ExecutorLaws:
         """The same tally: its metrics, and who reported."""
         with self._opened() as (round, executor):
             work, store = self._work(round)[0], InMemory()
-            plan = round.survey(work.arm, work.state, range(8), "test")
+            plan = survey(round, work.arm, work.state, range(8), "test")
             assert repr(executor.evaluate(plan)) == repr(Serial(round, store.blobs).evaluate(plan))
 
     def test_an_error_in_a_clients_work_names_the_client(self) -> None:

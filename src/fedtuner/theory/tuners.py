@@ -13,7 +13,8 @@ import numpy as np
 
 from fedtuner.rng import Generator
 from fedtuner.theory.theorem import Floats
-from fedtuner.tuners.fedex import Theta, choose, exponentiate, uniform
+from fedtuner.tuners.fedex import exponentiate
+from fedtuner.tuners.theta import Theta, choose, uniform
 
 
 def play(log_theta: Floats, costs: Floats, values: Floats, draws: Floats, eta: float) -> tuple[Floats, Floats, Floats]:

@@ -28,7 +28,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -38,14 +37,12 @@ from fedtuner import checks
 from fedtuner.core.model import Vectors
 from fedtuner.core.records import Arm, Choice, Seen, Summary, Tried
 from fedtuner.core.tuner import Floats, Streams
-from fedtuner.errors import SpecError
-from fedtuner.rng import Generator, stream
+from fedtuner.rng import stream
 from fedtuner.space import Config, Space
 from fedtuner.tuners.fedex_settings import DOUBT, METRICS, SIGNALS, STEPS, Settings, value
+from fedtuner.tuners.theta import Theta, choose, normalise, read, uniform
 from fedtuner.tuners.tries import further_choices, log_chances
 from fedtuner.tuners.values import Tries, clean
-
-_FLOOR = -700.0  # least log theta relative to the largest: below -708 the exponential loses precision
 
 
 @dataclass(frozen=True)
@@ -108,14 +105,10 @@ class FedEx(Settings):
 
     def pack(self, belief: Belief) -> Vectors:
         """Return theta as arrays; ``begin`` gives candidates and gamma again."""
-        theta = belief.theta
-        memory = np.array([theta.past, theta.mass, theta.log_squares])
-        return {"log_theta": theta.log_theta, "memory": memory}
+        return belief.theta.arrays
 
     def unpack(self, begun: Belief, arrays: Vectors) -> Belief:
-        past, mass, log_squares = map(float, arrays["memory"])
-        log_theta = np.asarray(arrays["log_theta"], np.float64)
-        return replace(begun, theta=Theta(log_theta, past, mass, log_squares))
+        return replace(begun, theta=read(arrays))
 
 
 @dataclass(frozen=True)
@@ -125,54 +118,6 @@ class Belief:
     candidates: tuple[Config, ...]  # c_1..c_k
     gamma: float  # discount of the baseline
     theta: Theta
-
-
-@dataclass(frozen=True)
-class Theta:
-    """log theta, and the sums over past rounds that the update needs."""
-
-    log_theta: Floats
-    past: float = 0.0  # sum over past rounds s of gamma^(t-1-s) times the mean value of round s
-    mass: float = 0.0  # sum over past rounds s of gamma^(t-1-s)
-    log_squares: float = -math.inf  # log of the sum of the squared max-norms of the gradients so far
-
-    @property
-    def p(self) -> Floats:
-        """The distribution over the k candidates."""
-        p = np.exp(self.log_theta - self.log_theta.max())
-        return np.asarray(p / p.sum())
-
-    @property
-    def baseline(self) -> float:
-        """lambda_t: the discounted mean of past rounds' values; 0 before the first round."""
-        return self.past / self.mass if self.mass > 0 else 0.0
-
-    @cached_property
-    def entropy(self) -> float:
-        """Entropy of theta in nats: log k at the start, 0 when one candidate is left."""
-        p = self.p
-        return float(max(0.0, -(p * np.log(np.maximum(p, 1e-300))).sum()))
-
-    @property
-    def mode(self) -> int:
-        """The most probable candidate; the first of equally probable ones."""
-        return int(np.argmax(self.log_theta))
-
-
-def uniform(k: int) -> Theta:
-    """Return theta_1 = (1/k, ..., 1/k)."""
-    if k < 1:
-        raise SpecError(f"k = {k}, but must be >= 1")
-    return Theta(np.full(k, -math.log(k)))
-
-
-def choose(theta: Theta, n: int, rng: Generator, cutoff: float = 0.0) -> list[int]:
-    """Draw n candidates from theta; the mode n times once theta's entropy is below ``cutoff``."""
-    u = rng.random(n)
-    if theta.entropy < cutoff:
-        return [theta.mode] * n
-    edges = np.cumsum(theta.p)
-    return [int(j) for j in np.searchsorted(edges / edges[-1], u, side="right")]
 
 
 def gradient(theta: Theta, choices: Tries[int], values: Tries[float], weights: Sequence[float]) -> Floats:
@@ -211,7 +156,7 @@ def exponentiate(
             log_eta -= 0.5 * log_squares
         elif step == "aggressive":
             log_eta -= log_norm
-        log_theta = _normalise(log_theta - sign * np.exp(np.minimum(log_eta + log_size, 300.0)))
+        log_theta = normalise(log_theta - sign * np.exp(np.minimum(log_eta + log_size, 300.0)))
     mean = float(shares @ np.minimum(v, top)[:, 0])
     return Theta(log_theta, gamma * theta.past + mean, gamma * theta.mass + 1.0, log_squares)
 
@@ -232,11 +177,6 @@ def _log_gradient(
     total = np.where(np.abs(total) > rounding, total, 0.0)
     with np.errstate(divide="ignore"):
         return np.sign(total), np.log(np.abs(total)) - chances
-
-
-def _normalise(log_theta: Floats) -> Floats:
-    shifted = np.maximum(log_theta - log_theta.max(), _FLOOR)
-    return np.asarray(shifted - math.log(np.exp(shifted).sum()))
 
 
 __all__ = [

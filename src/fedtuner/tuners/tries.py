@@ -11,7 +11,7 @@ from fedtuner.core.tuner import Floats
 from fedtuner.rng import Generator
 
 if TYPE_CHECKING:
-    from fedtuner.tuners.fedex import Theta
+    from fedtuner.tuners.theta import Theta
 
 
 def further_choices(choices: Sequence[int], k: int, tries: int, rng: Generator) -> list[list[int]]:

@@ -18,6 +18,7 @@ import pytest
 import fedtuner as ft
 import toys
 from fedtuner.core import memory
+from fedtuner.core import survey as surveys
 from fedtuner.core.executor import Advance
 from fedtuner.core.records import Plan, State
 from fedtuner.core.round import Round
@@ -241,7 +242,7 @@ def test_large_memory_is_read_and_written_by_workers(team, tmp_path, monkeypatch
 def survey(problem: ft.Simulation, split="test") -> Plan:
     """Each client with its own memory and candidate."""
     key = study().winner
-    return rounds(problem).survey(arm(key[0]), study().state(key), range(6), split, "sample")
+    return surveys.survey(rounds(problem), arm(key[0]), study().state(key), range(6), split, "sample")
 
 
 @pytest.mark.parametrize("workers", [2, 4])

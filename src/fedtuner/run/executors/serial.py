@@ -8,8 +8,9 @@ from dataclasses import replace
 from fedtuner.core.executor import Advance, Progress, Stop
 from fedtuner.core.memory import fetch, spill
 from fedtuner.core.records import Plan, Report, Tally
-from fedtuner.core.round import Round, measured
+from fedtuner.core.round import Round
 from fedtuner.core.store import Blobs
+from fedtuner.core.survey import measured
 from fedtuner.errors import ClientError
 
 WorkAll = Callable[[Plan], list[Report]]
