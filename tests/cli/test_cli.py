@@ -77,7 +77,7 @@ def test_run_prints_what_was_found_and_where_it_is(here, fedtuner):
     names = {
         "tuned": "tuned, test",
         "untuned": "untuned (the method's default, 30 rounds), test",
-        "untuned_as_long": "untuned (the method's default, 10 rounds), test",
+        "untuned_as_long": "untuned (the method's default, as long as the winner: 10 rounds), test",
     }
     for key, name in names.items():
         errors = found["evaluations"][key]["test mode error"]

@@ -392,7 +392,7 @@ def no_count(message: Message) -> dict[str, Any]:
     ("app", "why"),
     [
         (fixed_app(lambda m: {"net": m.content["arrays"]}, good()), r"returned no arrays 'arrays', only \['net'\]"),
-        (fixed_app(no_count, good()), r"train returned no metric 'num-examples', only \['loss'\]: see tuned"),
+        (fixed_app(no_count, good()), r"no metric 'num-examples', only \['loss'\].* by tuned\(app, examples="),
         (fixed_app(echo, good(eval_acc=None)), "evaluate returned no metric 'eval_acc'"),
         (ClientApp(), "No evaluate function registered"),
     ],

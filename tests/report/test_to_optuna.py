@@ -172,6 +172,7 @@ def test_included_arms_outside_of_the_ranges_are_exported_as_they_are(tmp_path):
     assert params["client.lr"] >= 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("live", [False, True])
 def test_a_database_takes_included_arms_outside_of_lists_and_logarithms(tmp_path, live):
     """There a hyperparameter must have the same choices, and the same scale, in every trial."""

@@ -478,6 +478,7 @@ def test_stopping_after_the_last_round_is_not_an_interruption(tmp_path, finished
     assert_same(tmp_path / "s", finished)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_while_the_study_stops_takes_no_state_with_it(tmp_path, monkeypatch, finished):
     """Its rounds came, their state did not: the study is not further than its states."""
     monkeypatch.setenv("TOY_NAP", "0.02")

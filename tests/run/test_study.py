@@ -182,6 +182,9 @@ def test_a_state_can_be_asked_for_while_it_is_kept(study):
     assert study.state(study.winner).round == 10
     with pytest.raises(FedtunerError, match="after round 3 is no longer kept"):
         study.state((0, 3))
+    for wrong in ("x", 3, (0, 1, 2), (0, "1")):
+        with pytest.raises(SpecError, match=r"must be a pair \(arm, round\)"):
+            study.state(wrong)
 
 
 def test_a_seed_decides_everything():

@@ -89,6 +89,7 @@ def test_after_a_timeout_the_best_arm_so_far_has_won(tmp_path, monkeypatch):
     assert again.resume_winner(2).rounds_used == 30 + 2  # the schedule is played to its end, then the winner goes on
 
 
+@pytest.mark.slow
 def test_after_a_timeout_the_rounds_that_were_left_can_be_had(tmp_path, monkeypatch):
     """Then it is the study that was never stopped; a study that has ended by itself stays as it is."""
     whole = toys.tune(store=tmp_path / "w")
@@ -144,6 +145,7 @@ def test_a_study_ends_where_no_score_improves(tmp_path):
     assert whole.extend(60).rounds_used <= 60
 
 
+@pytest.mark.slow
 class TestPatience(ScheduleLaws):
     def schedule(self):
         return Patient(duel(100), 1000)  # longer than the schedule: nothing changes

@@ -10,6 +10,7 @@ from fedtuner.schedules.duel_and_run import Plain, SmallerStep
 from fedtuner.testing import ScheduleLaws
 
 
+@pytest.mark.slow
 class TestDuel(ScheduleLaws):
     def schedule(self):
         return Duel(200)

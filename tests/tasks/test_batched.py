@@ -109,6 +109,7 @@ def test_it_agrees_on_images_flattened_and_on_adam():
     compare(Simulation(Task(build), shaped), methods.fedavg, rows=[{"optimiser": "adam", "lr": 0.01, "momentum": 0.9}])
 
 
+@pytest.mark.slow
 def test_clients_without_examples_and_clients_that_diverge():
     usual = problem(NETS["mlp"])
     bare = [Client("no training", None, arrays(3, 1)), Client("no validation", arrays(3, 2), None)]

@@ -6,7 +6,7 @@ import copy
 import math
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +223,9 @@ class _Calls:
     def _metric(self, content: RecordDict, name: str, where: str) -> Any:
         metrics: Mapping[str, Any] = {k: v for record in content.metric_records.values() for k, v in record.items()}
         if name not in metrics:
-            raise ClientError(f"{where} returned no metric {name!r}, only {sorted(metrics)}: see tuned(app, ...)")
+            argument = next(f.name for f in fields(self._names) if getattr(self._names, f.name) == name)
+            remedy = f"name yours by tuned(app, {argument}=...)"
+            raise ClientError(f"{where} returned no metric {name!r}, only {sorted(metrics)}: {remedy}")
         return metrics[name]
 
 

@@ -215,7 +215,7 @@ def _print_evaluations(out: Console, summary: Mapping[str, Any], metric: Metric)
         **{name: f"retrained from new weights, {name.rpartition('-')[2]} rounds" for name in evaluations},
         "tuned": "tuned",
         "untuned": untuned.format(counted(budget, "round")),
-        "untuned_as_long": untuned.format(counted(longest, "round")),
+        "untuned_as_long": untuned.format(f"as long as the winner: {counted(longest, 'round')}"),
     }
     for name, kept in evaluations.items():
         for key, value in kept.items():

@@ -23,7 +23,7 @@ from fedtuner.core.records import Key, Plan, Report, State, Tally
 from fedtuner.core.round import Round
 from fedtuner.core.schedule import METRICS, Schedule
 from fedtuner.core.setup import Setup
-from fedtuner.errors import FedtunerWarning, Interrupted, SpecError
+from fedtuner.errors import FedtunerWarning, Interrupted, SpecError, brief
 from fedtuner.run import sampling
 from fedtuner.run.asktell import AskTell
 from fedtuner.run.auto import differing
@@ -151,6 +151,8 @@ class Study(Results):
 
     def state(self, key: Key) -> State:
         """Return the state of (arm, round), if it is kept."""
+        if not isinstance(key, tuple) or len(key) != 2 or not all(map(checks.is_whole, key)):
+            raise SpecError(f"state({brief(key)}), but it must be a pair (arm, round), such as study.winner")
         return load_state(self.where.store, Round(self.setup, self.problem), self.journal, key)
 
     def evaluate(

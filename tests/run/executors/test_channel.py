@@ -73,6 +73,7 @@ def test_the_same_array_is_sent_once(ends):
     assert sent == [w.nbytes]
 
 
+@pytest.mark.slow
 @linux
 def test_a_sender_whose_reader_is_gone_does_not_wait_forever(ends):
     here, _ = ends

@@ -490,6 +490,7 @@ def test_closing_ends_the_workers_at_once():
     executor.close()
 
 
+@pytest.mark.slow
 def test_closing_in_the_middle_leaves_nothing_behind(team, monkeypatch):
     """The fixture looks for processes, pipes and shared memory that are left."""
     monkeypatch.setenv("TOY_NAP", "0.2")
@@ -500,6 +501,7 @@ def test_closing_in_the_middle_leaves_nothing_behind(team, monkeypatch):
     del running
 
 
+@pytest.mark.slow
 def test_a_worker_born_an_orphan_goes(monkeypatch):
     """The driver may die while it starts a worker: before the worker first asks who its parent is."""
     monkeypatch.setattr(os, "getppid", lambda: 1)

@@ -353,6 +353,7 @@ def test_a_journal_is_followed_by_what_is_new(monkeypatch, limit):
     assert repr(events) == repr(list(Objects(url).events()))
 
 
+@pytest.mark.slow
 def test_what_shows_a_study_takes_its_place(tmp_path):
     url = buckets.new()
     study = toys.tune(store=str(url))

@@ -25,6 +25,7 @@ def taken(url, mark="me", bucket=None):
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 300), min_size=1, max_size=3), max_size=12), st.integers(1, 400))
 def test_lines_come_back_in_order_whatever_their_sizes_and_openings(flushes, limit):
