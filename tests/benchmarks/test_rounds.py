@@ -23,7 +23,7 @@ def loaded(name):
         found.loader.exec_module(made)
     finally:
         sys.path.remove(str(ROUNDS))
-        for other in ("problems", "schedules", "shared", "table", "ways"):
+        for other in ("goals", "noise", "problems", "run", "schedules", "shared", "table", "ways"):
             sys.modules.pop(other, None)
     return made
 
@@ -44,11 +44,37 @@ def test_the_docs_have_the_tables_of_the_results(script, name, page):
     assert script.table(found) in (ROOT / "docs" / f"{page}.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_page_of_results_has_the_tables_of_the_results(script):
-    text = (ROOT / "docs" / "results.md").read_text()
-    known = [line for name in ("rounds", "table") for line in script.read(ROUNDS / "results" / f"{name}.jsonl")]
-    assert loaded("table").written(text, known) == text
-    assert all(line["seed"] < 100 for line in known)
+    text, page = (ROOT / "docs" / "results.md").read_text(), loaded("page")
+    assert page.written(text) == text
+    assert all(f"<!-- rounds: {name} -->" in text for name in page.parts())
+    for name in ("rounds", "table", "oracle", "noise"):
+        assert all(line["seed"] < 100 for line in script.read(ROUNDS / "results" / f"{name}.jsonl"))
+
+
+def test_the_best_of_the_others_is_picked_on_the_seeds_that_all_have():
+    goals = loaded("goals")
+    literature = {goals.named(tuner, 0.1): {0: 0.4, 1: 0.5} for tuner in goals.TUNERS}
+    ways = {
+        **literature,
+        "untuned": {0: 0.3, 1: 0.3, 2: 0.0},
+        "auto": {0: 0.1, 1: 0.3, 2: 0.9},
+        "auto, no duel": {0: 0.0},
+    }
+    assert "| digits | 100 | 2 | 20.0 | 45.0 | 0.44 | untuned | 30.0 | 0.67 |" in goals.goals({("digits", 100): ways})
+    assert goals.best_shares({"SHA, T/10": {0: 0.4}, "SHA, 0.2 T": {0: 0.3}, "RS, T/10": {0: 0.1}}) == {
+        "SHA, best share": {0: 0.3}
+    }
+    del ways["TPE, T/10"]  # a rival that has not run
+    assert "digits" not in goals.goals({("digits", 100): ways})
+
+
+def test_an_oracle_says_which_part_of_its_distance_is_closed():
+    closed, cell = loaded("goals").closed, ("digits", 100)
+    ways = {"untuned": {0: 0.5, 1: 0.5}, "auto": {0: 0.3, 1: 0.3}}
+    assert "| digits | 100 | 1 | 50.0 | 30.0 | 10.0 | 0.50 |" in closed({cell: ways}, {cell: {0: 0.1}})
+    assert closed({cell: ways}, {cell: {0: 0.5}}).endswith("| 50.0 | 30.0 | 50.0 |  |")  # there is nothing to close
 
 
 def test_no_reported_seed_was_used_to_choose_anything(lines):
