@@ -23,7 +23,7 @@ from fedtuner.core.records import Plan, Report, Tried
 from fedtuner.core.work import work
 from fedtuner.errors import ClientError, SpecError, brief, one_line, suggest
 from fedtuner.federations import Client, Simulation
-from fedtuner.flower import handshake
+from fedtuner.flower import handshake, reads
 from fedtuner.flower.app_state import arm_context, copied
 from fedtuner.flower.messages import ARRAYS, HANDSHAKE, WORK, lineage_of, plan_of, report_content
 from fedtuner.flower.secure import secure_train
@@ -155,23 +155,27 @@ class _Tuned(ClientApp):
         lineage = lineage_of(message.content)
         with arm_context(context, plan.arm, lineage.parent, lineage.out, keep=not lineage.evaluation) as mine:
             starts = [copied(mine) for _ in others]  # what other candidates would give is measured, and not kept
-            call = self._calls(self._app, message, mine, self._names, plan)
+            read = set[str]()
+            call = self._calls(self._app, message, mine, self._names, plan, read)
             before = call.evaluate(model, first.config)
             update, count, after = call.train(model, first.config, before.count)
         tried = []
         for choice, start in zip(others, starts, strict=True):
-            call = self._calls(self._app, message, start, self._names, plan)
+            call = self._calls(self._app, message, start, self._names, plan, read)
             tried.append(Tried(choice.label, before, call.train(model, choice.config, before.count)[2]))
         report = Report(0, _NO_VECTOR, {}, {}, count, (Tried(first.label, before, after), *tried), finite=True)
-        return Message(report_content(report, update), reply_to=message)
+        drawn = {name for choice in (first, *others) for name in choice.config}
+        return Message(reads.told(report_content(report, update), drawn, read), reply_to=message)
 
 
 class _Calls:
     """The app's own functions, called as Flower calls them, in a context that is for this work alone."""
 
-    def __init__(self, app: ClientApp, message: Message, context: Context, names: _Names, plan: Plan) -> None:
+    def __init__(
+        self, app: ClientApp, message: Message, context: Context, names: _Names, plan: Plan, read: set[str]
+    ) -> None:
         self._app, self._message, self._context, self._names, self._plan = app, message, context, names, plan
-        self._run_config = context.run_config
+        self._run_config, self._read = context.run_config, read
 
     def train(self, model: ArrayRecord, drawn: Config, validated: int) -> tuple[ArrayRecord, int, Metrics]:
         """Return the model after training, |T|, and the metrics of that model on the client's validation data."""
@@ -204,8 +208,8 @@ class _Calls:
         # Flower's strategies send server-round too; splits= needs split. A study refuses hyperparameters of these
         # names.
         config: Any = {**drawn, "server-round": self._plan.round + 1, "split": self._plan.split}
-        message.content = self._sent(kind, copy.deepcopy(model), ConfigRecord(config))
-        self._context.run_config = {**self._run_config, **drawn}
+        message.content = self._sent(kind, copy.deepcopy(model), reads.Config(config, self._read))
+        self._context.run_config = reads.RunConfig({**self._run_config, **drawn}, self._read)
         try:
             reply = self._app(message, self._context)
         except Exception as error:
@@ -252,7 +256,7 @@ class _OlderCalls(_Calls):
 def _described(error: Exception) -> str:
     """Return an error and the last line of code outside of installed packages that it came through."""
     frames = traceback.extract_tb(error.__traceback__)
-    others = ("site-packages", str(Path(flwr.__file__).parent), __file__)
+    others = ("site-packages", str(Path(flwr.__file__).parent), __file__, reads.__file__)
     own = [f for f in frames if not any(part in f.filename for part in others)]
     at = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     return f"{type(error).__name__}: {one_line(str(error), 120)}{at}"

@@ -23,6 +23,7 @@ from fedtuner.core.tally import combine, screen
 from fedtuner.errors import FleetError
 from fedtuner.flower.exchange import Request
 from fedtuner.flower.messages import WORK, Lineage, Records, job_content, plan_records, reason_of
+from fedtuner.flower.reads import Unread
 from fedtuner.flower.replies import Expected, expected
 from fedtuner.flower.wire import MalformedError
 from fedtuner.run.executors.serial import fetched, settled
@@ -50,6 +51,7 @@ class _RoundInFlight:
     reports: dict[int, Report] = field(default_factory=dict)  # by the place of their job
     pending: dict[int, int] = field(default_factory=dict)  # place of a job without a reply -> the node that has it
     unusable: set[int] = field(default_factory=set)  # clients that replied what cannot be used
+    unread: list[set[str]] = field(default_factory=list)  # of each report, the names that the app's code did not read
     last_fault: str = "the deadline passed"
 
     def over(self, now: float) -> bool:
@@ -92,6 +94,7 @@ class Dispatch:
 
     def __init__(self, fleet: Fleet, round: Round, blobs: Blobs) -> None:
         self._fleet, self._round, self._blobs = fleet, round, blobs
+        self._unread = Unread()
 
     def advance(self, work: Sequence[Advance], stop: Stop) -> Iterator[Progress]:
         """Advance all arms at once. On ``stop`` the rounds in flight are abandoned: a continued run repeats them."""
@@ -194,6 +197,7 @@ class Dispatch:
             return
         try:
             round.reports[key.place] = round.expected.read(message.content, key.job)
+            round.unread.append(self._unread.passed_over(message.content, key.job.config))
             del round.pending[key.place]
         except MalformedError as error:
             round.unusable.add(key.job.client)
@@ -220,6 +224,8 @@ class Dispatch:
     def _end_round(self, arm: _ArmInFlight, round: _RoundInFlight) -> Progress | None:
         """Settle a round that is over. A round without usable reports is sent again and uses no budget."""
         self._drop_pending(round)
+        if said := self._unread.warning(round.unread):
+            self._fleet.fault("unread", f"{round.name}: {said}", arm=round.plan.arm, round=round.plan.round + 1)
         arm.round = None
         tally = self._tally(round)
         if not tally.reported:
