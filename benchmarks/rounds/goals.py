@@ -21,12 +21,16 @@ MOST = 0.995  # of untuned's error: an oracle that is no better leaves no distan
 
 
 def best_shares(ways: Errors) -> dict[str, Mapping[int, float]]:
-    """Return, for each tuner that has run at several shares, the errors at the one with the lowest mean."""
+    """Return, for each tuner that has run at several shares, the errors at the one with the lowest mean.
+
+    Shares are compared on the seeds that all of them have.
+    """
     found = {}
     for tuner in TUNERS:
         of = [ways[name] for share in SHARES if (name := named(tuner, share)) in ways]
         if len(of) > 1:
-            found[f"{tuner}, best share"] = min(of, key=mean)
+            seeds = set(of[0]).intersection(*of)
+            found[f"{tuner}, best share"] = min(({seed: errors[seed] for seed in seeds} for errors in of), key=mean)
     return found
 
 

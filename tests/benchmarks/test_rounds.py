@@ -92,10 +92,12 @@ def test_every_way_had_the_same_rounds(lines):
 def test_the_way_that_tunes_is_ahead_of_the_default(script, lines):
     """What the docs say: if it no longer holds, it must not be said.
 
-    On ``easy`` there is nothing to find, and on ``noisy`` fine-tuning fits wrong labels.
+    On ``easy`` there is nothing to find, on ``noisy`` fine-tuning fits wrong labels, and of CIFAR-10 split by label the
+    docs say that it is behind on some seeds.
     """
     found = [line for line in lines if line["problem"] not in ("easy", "noisy")]
-    for metric, (worse, of) in script.behind(found).items():
+    rest = [line for line in found if line["problem"] != "cifar-dirichlet"]
+    for metric, (worse, of) in script.behind(rest).items():
         assert worse <= of / 20, metric
     for metric in ("personalized", "global"):
         assert script.ratios(found, metric)["untuned"][0] < 0.75
