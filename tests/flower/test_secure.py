@@ -34,6 +34,7 @@ from fedtuner.flower.possible import Limits, impossible
 from fedtuner.flower.secure import Offer, Scale, contribution, number_of, order, parts_of, tally_of
 from fedtuner.rng import stream
 from fedtuner.tuners import fedex as fx
+from fedtuner.tuners.theta import normalise
 
 CLIENTS = toys.clients(6)
 RANGES = SecAgg(clip=4.0, most_examples=50)  # the count of batches in w changes by more than 1
@@ -440,7 +441,7 @@ one = st.tuples(st.integers(0, 4), finite, st.integers(0, 1000))
 def test_theta_needs_only_sums(reports, log_theta, step, gamma, past):
     """One mean per label, seen with the weight of its clients, moves theta as the clients themselves do."""
     tuner = ft.FedEx(k=5, step=step)
-    belief = fx.Belief(({},) * 5, gamma, fx.Theta(fx._normalise(np.array(log_theta)), past, 1.0))
+    belief = fx.Belief(({},) * 5, gamma, fx.Theta(normalise(np.array(log_theta)), past, 1.0))
     single, summed = [Seen((j,), (v,), n) for j, v, n in reports], []
     for j in range(5):
         mine = [(v, n) for k, v, n in reports if k == j and n]
