@@ -158,6 +158,7 @@ def test_eps_0_gives_copies(d, seed):
     assert d.near(centre, 0.0, rng) == centre
 
 
+@pytest.mark.slow
 @every_domain
 @pytest.mark.parametrize("eps", [1.0, 1.5, 1e9, math.inf])
 def test_eps_1_or_more_is_an_independent_draw(d, eps):

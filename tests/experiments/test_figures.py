@@ -107,6 +107,7 @@ def painted(made):
     return axes
 
 
+@pytest.mark.slow
 def test_one_seed_says_so_and_has_no_bars():
     made = figures.Figure("f", "sweep", "eps", "", (point(0.5, math.nan, n=1), point(0.6, 0.1, n=3, line="b")))
     axes = painted(made)

@@ -45,6 +45,7 @@ def test_a_table_replaces_what_stands_between_its_marks(script, tables):
     assert script["fill"](page, tables) == page.replace("old", f"\n{tables['control']}\n", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_results_are_those_of_their_suites_in_order(file):
     read, kept = suite.read(PAPER / f"{file.stem}.toml"), results.read(file)

@@ -133,6 +133,7 @@ def stranger(**about: Any) -> ClientApp:
     return app
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("about", "why"),
     [
@@ -214,6 +215,7 @@ IMPOSSIBLE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IMPOSSIBLE)
 def test_a_report_of_what_cannot_be_is_left_out(name, tmp_path):
     grid = grid_of()
@@ -284,6 +286,7 @@ def test_a_long_update_is_shortened_and_does_not_win(times):
     assert attacked.history[-1].error < honest.history[-1].error + 0.15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["scaffold", "feddyn"])
 @pytest.mark.parametrize("lie", [1e30, 100.0])
 def test_what_a_device_keeps_is_shortened_before_it_is_in_a_sum(name, lie):
@@ -312,6 +315,7 @@ def test_a_lie_about_the_examples_has_a_share_of_the_round_below_half():
         assert 0.17 < of.validated / r.validated <= 2 / 11
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["scaffold", "feddyn"])
 @pytest.mark.parametrize("weight", [(1e9, 1.0), (-1e9, 0.0), (0.0, 1e9)], ids=str)
 def test_by_how_much_a_weight_has_changed_is_not_for_a_device_to_say(name, weight):
@@ -357,6 +361,7 @@ def remembering_so_many(reply: Message, examples: float) -> Message:
     return reply
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "scaffold"])
 def test_honest_devices_are_hardly_touched(name):
     study = tune(grid_of(), method=getattr(methods, name), fedex=ft.FedEx(k=4, eps=1.0))

@@ -54,6 +54,7 @@ BAD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("liars", [1, 4])
 def test_vectors_that_cannot_be_aggregated_are_malformed_however_many_send_them(bad, liars):

@@ -338,6 +338,7 @@ def deaf(**changed: Any) -> ft.Study:
     return dropping(2, **changed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MALFORMED)
 def test_a_malformed_reply_is_a_dropped_client(name):
     grid = grid_of()
@@ -619,6 +620,7 @@ def test_two_nodes_with_one_id_are_one_client(caplog):
     same(study, simulated())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("app", "why"),
     [

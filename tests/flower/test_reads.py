@@ -64,6 +64,7 @@ def test_what_no_app_reads_is_named_once(ways, left):
     assert {name for name in ALL if repr(name) in line} == left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "way",
     [

@@ -190,6 +190,7 @@ STORES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("damage", "arguments", "match"), [pytest.param(*row[1:], id=row[0]) for row in STORES])
 def test_a_store_that_is_damaged(
     damage: Callable[[Path], Any], arguments: tuple[str, ...], match: str, here: Path,

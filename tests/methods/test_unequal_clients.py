@@ -68,6 +68,7 @@ def test_it_is_not_the_optimum_of_equally_weighted_losses():
     assert np.abs(equal - optimum(problem)).max() > 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("member", MEMBERS)
 def test_the_servers_vector_is_the_mean_of_all_clients(member, seed):

@@ -24,6 +24,7 @@ from fedtuner.run.store import Folder
 from fedtuner.run.store.lines import encode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_view_has_the_journals_values(name, tmp_path):
     study = toys.tune(store=tmp_path / "s", **STUDIES[name])

@@ -69,6 +69,7 @@ STUDIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_summary_says_what_the_study_says(name, tmp_path):
     study = toys.tune(store=tmp_path / "s", **STUDIES[name])
@@ -118,6 +119,7 @@ def test_a_summary_says_what_the_study_says(name, tmp_path):
     json.dumps(strict(found), allow_nan=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_exported_model_and_configuration_are_the_winners(name, tmp_path):
     from safetensors.numpy import load_file

@@ -319,6 +319,7 @@ def test_a_plan_cannot_be_told_after_close(asked):
         study.tell(plan, reports)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stores", [lambda path: path, lambda path: InMemory()], ids=["folder", "memory"])
 @pytest.mark.parametrize("name", ["memory", "children"])
 def test_asking_and_running_take_turns(tmp_path, stores, name):

@@ -279,6 +279,7 @@ def superseded(path):
     return [arm for arm in kept.arms if len(list((path / "states").glob(f"{arm}-*"))) > 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "change", "left"),
     [
@@ -670,6 +671,7 @@ def test_what_is_damaged_is_a_clear_error_and_stays_as_it_is(folder, damage):
         go(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["cut", "emptied", "noise", "other", "a flipped bit", "missing"])
 def test_a_damaged_state_is_a_clear_error(tmp_path, monkeypatch, how):
     monkeypatch.setattr(watch, "_MOMENT", 0.0)

@@ -190,6 +190,7 @@ def test_what_a_status_costs_does_not_grow_with_the_rounds(monkeypatch, discount
     assert many <= 5 * few
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("discount", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("target", ["global", "personalized"])
 def test_a_running_score_is_the_score(discount, target):

@@ -325,6 +325,7 @@ LONGER = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", LONGER)
 class TestLonger(ScheduleLaws):
     @pytest.fixture(autouse=True)

@@ -117,6 +117,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("part", "name", "usual", "other"), CASES, ids=[f"{part} {name}" for part, name, *_ in CASES])
 def test_a_study_continues_with_the_same_code_alone(tmp_path, part, name, usual, other):
     tune(tmp_path / "s", **{part: usual()})

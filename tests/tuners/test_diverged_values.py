@@ -58,6 +58,7 @@ def test_its_candidate_loses_against_all_others(step):
     assert p[0] < p[3]  # which nobody tried
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", MOVING)
 @pytest.mark.parametrize("diverged", [1, 5, 9, 10])
 def test_the_baseline_does_not_run_away(step, diverged):
