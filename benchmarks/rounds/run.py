@@ -128,11 +128,16 @@ def main() -> None:
     for key in todo:
         groups.setdefault(family(key), []).append(key)
     add(asked, partial(together, asked.out.with_suffix(".scratch")), list(groups.values()), KEYS)
-    print(table(read(asked.out)))
-    for metric, (worse, of) in behind(read(asked.out)).items():
-        ahead = (f"{way} {ratio:.2f} ({n})" for way, (ratio, n) in ratios(read(asked.out), metric).items())
+    lines = read(asked.out)
+    print(table(lines))
+    problems = {
+        name: behind([r for r in lines if r["problem"] == name]) for name in sorted({r["problem"] for r in lines})
+    }
+    for metric, (worse, of) in behind(lines).items():
+        ahead = (f"{way} {ratio:.2f} ({n})" for way, (ratio, n) in ratios(lines, metric).items())
         print(f"auto's {metric} error / that of (mean over problems and budgets):", ", ".join(ahead))
-        print(f"auto is more than 0.5 points worse than untuned in {worse} of {of} studies ({metric})")
+        print(f"auto is more than 0.5 points worse than untuned in {worse} of {of} studies ({metric}):")
+        print("   ", ", ".join(f"{name} {found[metric][0]} of {found[metric][1]}" for name, found in problems.items()))
 
 
 if __name__ == "__main__":
