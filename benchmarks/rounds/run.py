@@ -40,7 +40,7 @@ def line(name: str, budget: int, way: str, target: str, seed: int) -> dict[str, 
     return {
         "problem": name, "budget": budget, "way": way, "target": target, "seed": seed, **study.evaluate("test"),
         "rounds": study.rounds_used, "examples": study.examples_processed, "cpu": round(time.process_time() - begun, 1),
-        "arm": study.best.arm, "client": dict(study.best.client),
+        "arm": study.best.arm, "client": dict(study.best.client), "fine_tune": study.best.fine_tune,
     }  # fmt: skip
 
 

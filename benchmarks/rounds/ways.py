@@ -8,7 +8,7 @@ the same arms, whatever their budget and target: shared.py computes their rounds
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from fedtuner import Simulation, Study, methods, samplers
 from fedtuner.core.federation import Federation
 from fedtuner.core.method import default_space
 from fedtuner.run.auto import COOLING
-from schedules import RungAndRun
+from schedules import OnceOnly, RungAndRun
 
 Run = Callable[[Simulation, int, str, int], Study]
 Settings = Callable[[int], dict[str, Any]]
@@ -101,6 +101,11 @@ def _no_duel(budget: int, chosen: Mapping[str, Any]) -> dict[str, Any]:
     return {"schedule": RungAndRun(given.budget, given.arms, step=given.step)}
 
 
+def _once_only(budget: int, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    given: ft.schedules.Duel = chosen["schedule"]
+    return {"schedule": OnceOnly(**{field.name: getattr(given, field.name) for field in fields(given)})}
+
+
 def _no_net(budget: int, chosen: Mapping[str, Any]) -> dict[str, Any]:
     return {"schedule": replace(chosen["schedule"], returns=0)}
 
@@ -170,6 +175,7 @@ WAYS: dict[str, Way] = {
     "auto, no cooling": without(partial(auto, cooling=0.0)),
     "auto, no duel": without(changed(_no_duel)),
     "auto, no net": without(changed(_no_net)),
+    "auto, no last step": without(changed(_once_only)),
     "auto, uniform arms": without(changed(_uniform)),
     "auto, lr alone": without(changed(_only_steps)),
     "auto + FedEx": without(partial(auto, fedex=fedex)),

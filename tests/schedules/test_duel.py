@@ -6,7 +6,7 @@ from fedtuner.core.records import Arm, Record, Row
 from fedtuner.core.schedule import Evidence, Play, Start, outline
 from fedtuner.errors import SpecError
 from fedtuner.schedules import Alone, Duel
-from fedtuner.schedules.duel_and_run import Plain, SmallerStep
+from fedtuner.schedules.long_run import Plain, SmallerStep
 from fedtuner.testing import ScheduleLaws
 
 
@@ -53,7 +53,7 @@ def record(arm, round, before, after, diverged=False, error_after=0.5):
     )  # fmt: skip
 
 
-def played(schedule, losses, ended=lambda arm, at: "", error_after=lambda arm, at: 0.5):
+def played(schedule, losses, ended=lambda arm, at: "", error_after=lambda arm, at: 0.5, lr=lambda arm: 0.1):
     """Play a schedule whose arms have these losses before and after local training; return its steps and winner."""
     course, steps, begun = Play(schedule), [], {}
     while course.step is not None:
@@ -69,7 +69,8 @@ def played(schedule, losses, ended=lambda arm, at: "", error_after=lambda arm, a
             ]
             if ended(arm, last):
                 why[arm] = ended(arm, last)
-        course.tell(Evidence(dict.fromkeys(step.until, (0.5, 0.5)), records, why))
+        arms = {arm: Arm(arm, {"lr": lr(arm)}, {}) for arm in step.until}
+        course.tell(Evidence(dict.fromkeys(step.until, (0.5, 0.5)), records, why, arms))
     return steps, course.winner
 
 
@@ -80,9 +81,10 @@ def test_the_best_arm_meets_the_default_in_a_duel_from_its_own_model():
     assert duel.start == {7: Start(parent=(3, 3), like=0)}
     assert duel.until == {3: 12, 7: 12}
     assert set(duel.out) == {0, 1, 2, 4, 5, 6}
-    assert run[0].start == {8: Start(parent=(3, 12), horizon=73)}
+    assert run[0].start == {8: Start(parent=(3, 12), horizon=70)}
     assert run[0].out == (7,)
-    assert winner == (8, 73)
+    assert run[-1].start == {9: Start(parent=(8, 67), change=SmallerStep("lr"), horizon=70)}
+    assert winner == (8, 70)
 
 
 def overshooting(t, usual=1.6, rung=3):
@@ -104,10 +106,11 @@ def test_a_default_that_wins_on_the_model_of_an_arm_that_overshoots_goes_back_to
     start = steps[2].start[rival + 1]
     assert start.parent == (0, rung)
     assert set(steps[2].out) == {3, rival}
-    assert winner[1] == rung + schedule.run
+    end = rung + schedule.run - schedule.last
+    assert winner[1] == end
     # After a long duel it trains as it would have without a search: with the server's own step, without cooling.
     assert start.change == (Plain("sgd") if budget == 500 else None)
-    assert start.horizon == (None if budget == 500 else rung + schedule.run)
+    assert start.horizon == (None if budget == 500 else end)
     config = Plain("sgd")(None, Arm(0, {"lr": 1.0}, {"optimiser": "fedexp"}), None)
     assert config == ({"lr": 1.0}, {"optimiser": "sgd"})
 
@@ -120,8 +123,8 @@ def test_a_default_that_wins_on_a_sound_model_or_one_that_has_learned_most_goes_
         return leader(t) if arm == 3 else (low - t / 200, low - t / 200) if arm in (7, 8) else (1.8, 1.8)
 
     steps, winner = played(Duel(100), losses)
-    assert steps[2].start == {8: Start(parent=(7, 12), horizon=73)}
-    assert winner[1] == 73
+    assert steps[2].start == {8: Start(parent=(7, 12), horizon=70)}
+    assert winner[1] == 70
 
 
 @pytest.mark.parametrize(("falls", "back"), [(0.0, True), (0.02, False)])
@@ -137,9 +140,9 @@ def test_a_default_that_wins_a_long_duel_without_learning_in_it_trains_as_withou
 
 def test_a_leader_that_overshoots_runs_with_a_smaller_step():
     steps, _ = played(Duel(100), lambda arm, t: overshooting(t, 1.0) if arm in (3, 8) else (1.8, 1.8))
-    assert steps[2].start == {8: Start(parent=(3, 12), change=SmallerStep("lr"), horizon=73)}
+    assert steps[2].start == {8: Start(parent=(3, 12), change=SmallerStep("lr"), horizon=70)}
     steps, _ = played(Duel(100), lambda arm, t: (2.5 if t == 6 else 1.0, 1.0) if arm in (3, 8) else (1.8, 1.8))
-    assert steps[2].start == {8: Start(parent=(3, 12), horizon=73)}  # once is chance
+    assert steps[2].start == {8: Start(parent=(3, 12), horizon=70)}  # once is chance
 
 
 def test_a_leader_that_overshoots_gives_way_to_a_better_model_that_has_settled():
@@ -151,9 +154,9 @@ def test_a_leader_that_overshoots_gives_way_to_a_better_model_that_has_settled()
         return (2.2 if t < until else 1.2, 1.1) if arm == 7 else (1.9, 1.9)
 
     steps, _ = played(Duel(100), losses)
-    assert steps[2].start[8] == Start(parent=(7, 12), horizon=73)
+    assert steps[2].start[8] == Start(parent=(7, 12), horizon=70)
     steps, _ = played(Duel(100), lambda arm, t: losses(arm, t, until=12))
-    assert steps[2].start[8] == Start(parent=(3, 12), change=SmallerStep("lr"), horizon=73)
+    assert steps[2].start[8] == Start(parent=(3, 12), change=SmallerStep("lr"), horizon=70)
 
 
 def test_a_duel_is_not_won_by_clients_that_learn_by_themselves():
@@ -205,6 +208,82 @@ def test_a_model_that_is_a_worse_start_than_an_untrained_one_does_not_lead():
     assert steps[1].start[7].parent == (3, 3)  # all are: the losses decide
 
 
+# Nobody's server model has learned anything, while clients learn by themselves: here the default's to 1.6 of 2.0.
+
+
+def by_themselves(arm, t, after):
+    return (2.5, after.get(arm, 1.9)) if arm else (2.2, 1.6)
+
+
+def test_where_clients_learn_by_themselves_the_arm_whose_clients_end_lowest_leads_if_its_step_is_no_larger():
+    def lr(arm):
+        return 0.3 if arm == 5 else 0.1
+
+    steps, _ = played(Duel(100), lambda arm, t: by_themselves(arm, t, {3: 1.2, 4: 1.4, 5: 0.8}), lr=lr)
+    assert steps[1].until == {3: 12, 0: 12}
+    assert not steps[1].start  # each goes on from its own model
+    # It stays ahead of the default, so it wins, and losses above the untrained one's are not held against it.
+    assert steps[2].start == {7: Start(parent=(3, 12), horizon=70)}
+
+
+@pytest.mark.parametrize(("late", "wins"), [(1.39, True), (1.41, False), (1.7, False)])
+def test_a_lead_of_clients_that_learn_by_themselves_must_last(late, wins):
+    """In the rung they are 0.8 / 3 below the default's, as its first round is the untrained model's; then 0.2."""
+
+    def losses(arm, t):
+        return by_themselves(arm, t, {3: 1.2 if t <= 3 else late})
+
+    steps, _ = played(Duel(100), losses)
+    assert steps[2].start[7].parent == ((3, 12) if wins else (0, 12))
+
+
+def test_clients_of_a_wreck_do_not_learn_by_themselves():
+    """From the default's models clients end worse than from the untrained one, so they say nothing of its step."""
+
+    def losses(arm, t):
+        return by_themselves(arm, t, {2: 0.1})
+
+    steps, _ = played(Duel(100), losses, error_after=lambda arm, t: 0.5 if arm else 0.9, lr=lambda arm: 0.1 + arm)
+    assert 2 in steps[1].until
+
+
+def test_a_default_that_wins_keeps_its_step_though_it_overshoots():
+    steps, _ = played(Duel(100), lambda arm, t: overshooting(t, 1.0) if arm == 0 else (1.8, 1.8))
+    assert steps[2].start == {8: Start(parent=(0, 12), horizon=70)}
+
+
+def test_a_default_that_rises_first_goes_back_to_the_servers_own_step():
+    def losses(arm, t):
+        return (1.0 / t, 1.0 / t) if t < 30 and arm == 0 else (3.0, 3.0)
+
+    steps, _ = played(Duel(67, default_optimiser="sgd"), losses)
+    changes = [start.change for step in steps for start in step.start.values()][1:]
+    assert changes == [Plain("sgd"), SmallerStep("lr", 1), SmallerStep("lr", 2)]
+
+
+def test_a_run_whose_model_has_learned_nothing_may_stay():
+    """The step is not what keeps its clients' losses at 1.0."""
+    steps, _ = played(Duel(120, arms=1), lambda arm, t: (1.9, 1.0))
+    assert [arm for step in steps for arm in step.start] == [0, 1]
+    assert steps[-1].start[1].parent == (0, 108)  # the last rounds once more
+
+
+@pytest.mark.parametrize(("after", "better"), [(0.97, True), (0.99, False), (1.1, False)])
+def test_the_last_rounds_are_trained_once_more_with_a_smaller_step_which_wins_where_clients_end_better(after, better):
+    schedule = Duel(60)
+    steps, winner = played(schedule, lambda arm, t: (0.9, after if arm else 1.0))
+    again = {1: Start(parent=(0, 54), change=SmallerStep("lr"), horizon=57)}
+    result = {2: Start(parent=(0, 57), change=SmallerStep("lr"), horizon=57)}  # without rounds of its own
+    assert [step.start for step in steps[-2:]] == ([again, result] if better else [{}, again])
+    assert schedule.last == 3
+    assert winner == (2 if better else 0, 57)
+
+
+def test_last_rounds_that_diverge_do_not_win():
+    _, winner = played(Duel(60), lambda arm, t: (1.0, 1.0 - arm / 2), lambda arm, t: "diverged" if arm == 1 else "")
+    assert winner == (0, 57)
+
+
 def test_a_default_that_explodes_does_not_win_a_tie():
     """Where nobody has learned anything, losses are cut at the untrained one, 2.0; one of 40 is still worse than 5."""
 
@@ -238,7 +317,7 @@ def test_a_run_that_rises_goes_back_to_its_lowest_with_a_smaller_step():
     assert parent[0] == 0
     assert parent[1] <= 32
     spent = steps[steps.index(back) - 1].until[0]
-    assert horizon == parent[1] + 48 - spent  # all rounds are used, and none twice
+    assert horizon == parent[1] + 48 - schedule.last - spent  # all rounds are used, and none but the last ones twice
     assert back.start[1].change(None, Arm(0, {"lr": 0.3, "epochs": 2}, {}), None) == ({"lr": 0.3 / 3, "epochs": 2}, {})
     assert all((0, parent[1]) in step.keep for step in steps[steps.index(back) :][:1])
     assert winner == (1, horizon)
@@ -249,7 +328,7 @@ def test_a_run_whose_score_does_not_fall_goes_back_with_a_smaller_step():
     schedule = Duel(120, arms=1)
     steps, winner = played(schedule, lambda arm, t: (1.0, 1.0) if arm == 0 else (1.0 - t / 200, 1.0 - t / 200))
     starts = {arm: start for step in steps for arm, start in step.start.items()}
-    assert list(starts) == [0, 1]
+    assert list(starts) == [0, 1, 2]
     assert starts[1].change == SmallerStep("lr")
     assert winner == (1, starts[1].horizon)
 
@@ -259,8 +338,8 @@ def test_a_score_that_a_smaller_step_does_not_lower_or_that_is_low_may_stay(loss
     """The score starts at the untrained loss, 2.0, and so is still falling in the first rounds."""
     steps, winner = played(Duel(240, arms=1), lambda arm, t: (loss, loss + (1e-3 if arm else 0)))
     starts = [arm for step in steps for arm in step.start]
-    assert starts == ([0, 1] if loss == 1.0 else [0])
-    assert winner[0] == starts[-1]
+    assert starts == ([0, 1, 2] if loss == 1.0 else [0, 1])  # the last one trains the last rounds once more
+    assert winner[0] == starts[-2]
 
 
 def test_a_second_return_to_the_same_model_has_a_step_that_is_smaller_still():

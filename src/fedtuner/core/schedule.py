@@ -58,6 +58,7 @@ class Evidence:
     scores: Mapping[int, Score]
     records: Mapping[int, Sequence[Record]] = field(default_factory=dict)
     ended: Mapping[int, str] = field(default_factory=dict)  # "diverged" or "stalled", by arm
+    arms: Mapping[int, Arm] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,8 @@ class Scores:
             self._compared.setdefault(arm, {})[t] = scores[arm]
             if math.isfinite(scores[arm][0]):
                 self._lowest = min(self._lowest, (scores[arm][0], arm))
-        return Evidence(scores, records, {arm: journal.ended[arm] for arm in until if arm in journal.ended})
+        ended = {arm: journal.ended[arm] for arm in until if arm in journal.ended}
+        return Evidence(scores, records, ended, {arm: journal.arms[arm] for arm in until})
 
     def last(self, arm: int) -> Score:
         """Return the score at which an arm was last compared; infinite if it never was."""

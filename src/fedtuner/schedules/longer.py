@@ -109,7 +109,8 @@ class Longer(Around):
             scores |= evidence.scores
             own = {arm: evidence.scores[arm + n] for arm in step.until}
             records = {arm: evidence.records[arm + n] for arm in step.until if arm + n in evidence.records}
-            course.tell(Evidence(own, records, {a - n: why for a, why in evidence.ended.items()}))
+            ended = {arm - n: why for arm, why in evidence.ended.items()}
+            course.tell(Evidence(own, records, ended, {arm - n: known for arm, known in evidence.arms.items()}))
         assert course.winner is not None
         other = (course.winner[0] + n, course.winner[1])
         return winner if best({arm: scores[arm] for arm in (winner[0], other[0])}, 1) == [winner[0]] else other

@@ -1,0 +1,116 @@
+"""What an arm's rounds say of it: has its model learned, is it a wreck, is its step too large, are its clients ahead?
+
+All of it is read from losses and errors before and after local training. A loss counts at most as much as the untrained
+model's: what a model says that knows nothing says nothing about how badly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from fedtuner.core.records import Record, Row
+
+AFTER = 0.25  # weight of the loss after local training, beside that before it, in an arm's first scores
+LEARNED = 0.98  # of the untrained model's loss: above it, a model has learned nothing
+WORSE = 0.25  # of the untrained model's error: how much worse clients do that start from a model worse than none
+AHEAD, KEPT = 0.02, 0.75  # of the untrained model's loss: a lead in a duel; and how much of the first one it must be
+OVERSHOT, OFTEN = 0.1, 2  # of an arm's rounds of the duel, and at least: its model was worse than the untrained one
+MANY = 20  # rounds of a long duel
+FLAT = 0.03  # of the untrained model's loss: a smaller fall from one half of a long duel to the other is none
+SMOOTHING = 0.9
+
+
+def untrained_loss(records: Sequence[Record]) -> float:
+    """Return the mean loss of the model before its first round; infinite if nobody validated it."""
+    first = records[0].loss_before if records else math.nan
+    return first if math.isfinite(first) else math.inf
+
+
+def overshoots(records: Sequence[Record], untrained: float) -> bool:
+    """Return whether the server's model was worse than the untrained one in too many of these rounds."""
+    return sum(r.loss_before > untrained for r in records) >= max(OFTEN, OVERSHOT * len(records))
+
+
+def no_longer_learns(records: Sequence[Record], untrained: float) -> bool:
+    """Return whether the loss before local training has not fallen from one half of a long duel to the other."""
+    half = len(records) // 2
+    first, second = (
+        sum(min(r.loss_before, untrained) for r in of) / max(1, len(of)) for of in (records[:half], records[half:])
+    )
+    return len(records) >= MANY and first - second < FLAT * untrained
+
+
+def keeps_ahead(records: Sequence[Record], default: Sequence[Record], since: int, untrained: float) -> bool:
+    """Return whether an arm's clients end below the default's, and by about as much later as they did at first.
+
+    What clients learn by themselves shows at once, and the default's clients come closer. By the losses after local
+    training in the same rounds: those up to one, and the later half of those after it.
+    """
+    apart = [
+        min(r.loss_after, untrained) - min(d.loss_after, untrained) for r, d in zip(records, default, strict=False)
+    ]
+    first, last = apart[:since], apart[since + (len(apart) - since) // 2 :]
+    if not first or not last:
+        return False
+    early, late = (sum(of) / len(of) for of in (first, last))
+    return late < -AHEAD * untrained and late <= KEPT * early
+
+
+def typical(records: Sequence[Record], since: int) -> float:
+    """Return the median over rounds after one of the loss before local training."""
+    losses = sorted(r.loss_before for r in records if r.round > since and not math.isnan(r.loss_before))
+    return losses[len(losses) // 2] if losses else math.inf
+
+
+def worse_than_none(records: Sequence[Record]) -> bool:
+    """Return whether local training ends clearly worse from the server's model than it did from the untrained one.
+
+    Such a model is a wreck, whatever its loss: one with dead units, say. By the errors of the later half of the rounds,
+    the first of which trained the untrained model.
+    """
+    if not records:  # an arm that failed at once
+        return False
+    errors = [r.error_after for r in records]
+    bound = errors[0] + WORSE * records[0].error_before
+    known = [e for e in errors[(len(errors) + 1) // 2 :] if not math.isnan(e)]
+    return bool(known) and sum(known) / len(known) > bound
+
+
+def sum_of_both(record: Record, untrained: float) -> float:
+    """Return the loss before local training and a quarter of that after it, each client's cut at the untrained one.
+
+    The first says what the server's model has learned. The second alone would be low also where clients only learn
+    which labels they have.
+    """
+    return mean(record, lambda before, after: min(before, untrained) + AFTER * min(after, untrained))
+
+
+def smaller_of_both(record: Record, untrained: float) -> float:
+    """Return the smaller of the mean losses before and after local training, each client's cut at the untrained one."""
+    before = mean(record, lambda before, after: min(before, untrained))
+    after = mean(record, lambda before, after: min(after, untrained))
+    return min(before, after)
+
+
+def mean_of_both(record: Record, untrained: float) -> float:
+    """Return the mean loss before and after local training, each client's cut at the untrained one."""
+    return mean(record, lambda before, after: (min(before, untrained) + min(after, untrained)) / 2)
+
+
+def mean(record: Record, value: Callable[[float, float], float]) -> float:
+    """Return the mean over the round's clients by |V|; of the round's means, where single clients are not known."""
+    if record.diverged:
+        return math.inf
+    rows: Sequence[Row] = [row for row in record.rows if row.validated]
+    if not rows:
+        return value(record.loss_before, record.loss_after)
+    return sum(value(r.loss_before, r.loss_after) * r.validated for r in rows) / sum(r.validated for r in rows)
+
+
+def ema(values: Sequence[float], before: float) -> float:
+    """Return the exponential mean of rounds, given that of the rounds before; rounds without a value are left out."""
+    for value in values:
+        if not math.isnan(value):
+            before = value if math.isnan(before) else SMOOTHING * before + (1 - SMOOTHING) * value
+    return before

@@ -1,0 +1,153 @@
+"""The winner's long run: its rounds are watched, and its last ones are trained once more with a smaller step.
+
+Where its smoothed score rises clearly above its lowest, where it has not fallen for a quarter of the run, or where it
+diverges, training goes back to the model that it had there, with a smaller step: at most ``returns`` times. The default
+first goes back to the server's own step, as it would have been trained without a search.
+
+What the server's model learns with is not always what its clients should fine-tune it with. So the last rounds are
+trained once more, by a third of the step and on the same cohorts if arms share them. Where clients end better by that,
+the result is the run's own model, to be fine-tuned with the smaller step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+
+from fedtuner.core.records import Arm, Key, Record
+from fedtuner.core.schedule import Change, Evidence, Start, Step
+from fedtuner.rng import Generator as Rng
+from fedtuner.schedules.judging import ema, mean, mean_of_both, smaller_of_both, untrained_loss
+from fedtuner.space import Config, Space
+
+RISE = 0.2  # of the untrained model's loss: how far the smoothed score may rise above its lowest
+LOWER = 3.0  # a return divides the step by it
+PIECES = 24  # of the run; after each, its rounds are looked at
+STALLED = 6  # pieces, of two rounds or more, in which the smoothed score has not fallen
+FALLEN = 0.01  # of the untrained model's loss: by how much it falls, if it does
+KNOWS = 0.9  # of the untrained model's loss: below it, a model has learned something for certain
+LOW = 0.25  # of the untrained model's loss: below it, a score need not fall any more
+SETTLING = 1 / 3  # of the run: its last part, in which the server's step is small
+LAST = 20  # of a run, one part in so many: its last rounds, which are trained twice
+BETTER = 0.98  # times the loss of the same clients: a lower one is better
+
+
+@dataclass(frozen=True)
+class LongRun:
+    """The rounds of a winner, after the duel."""
+
+    rounds: int  # in all, with those that are trained twice
+    step: str  # the client hyperparameter that a return makes smaller
+    returns: int
+    own_optimiser: str  # the server's, where the default trains as without a search; empty: as in the search
+    last: int  # rounds that are trained twice
+
+    def steps(
+        self, parent: Key | None, first: int, out: tuple[int, ...] = (), change: Change | None = None,
+        *, default: bool = False,
+    ) -> Generator[Step, Evidence, Key]:  # fmt: skip
+        """Train one arm to the end, going back where its score rises or stays; return the model to take."""
+        arm, at, left = first, parent[1] if parent else 0, self.rounds - self.last
+        piece, returns, untrained = max(1, self.rounds // PIECES), 0, math.nan
+        start = {arm: Start(parent, change, None if isinstance(change, Plain) else at + left)}
+        begun, mark = at, at + left - self.last  # where the arm's own rounds begin, and its last ones
+        smoothed, progress, before, lowest, kept = math.nan, math.nan, math.nan, math.inf, (arm, at)
+        falling = Falling()
+        horizon = start[arm].horizon
+        again = 0  # returns to the same model
+        while True:
+            until = min(at + piece, mark if at < mark else at + left)
+            keep = ((kept,) if lowest < math.inf else ()) + (((arm, mark),) if at >= mark > begun else ())
+            evidence = yield Step({arm: until}, start, out, keep)
+            records, ended = evidence.records[arm], arm in evidence.ended
+            now = records[-1].round if ended else until
+            if math.isnan(untrained):  # the first piece
+                untrained, new = untrained_loss(records), records
+            else:
+                new = records[len(records) - (now - at) :]
+            smoothed = ema([smaller_of_both(r, untrained) for r in new], smoothed)
+            progress = ema([mean_of_both(r, untrained) for r in new], progress)
+            before = ema([min(r.loss_before, untrained) for r in new], before)
+            left, at, start, out = left - (now - at), now, {}, ()
+            if smoothed < lowest and not ended:
+                lowest, kept = smoothed, (arm, at)
+            falling.add(progress, FALLEN * untrained)
+            wrecked = ended or smoothed > lowest + RISE * untrained
+            # Where the score has not fallen with a smaller step either, or where the server's model has learned little,
+            # the step is not what keeps it up. At the end the server's step is small already.
+            stayed = piece > 1 and falling.since >= STALLED and falling.fell and left > SETTLING * self.rounds
+            high = smoothed > LOW * untrained and before <= KNOWS * untrained
+            stalled = stayed and high and returns < self.returns
+            if not left and self.last and mark > begun and not wrecked:
+                return (yield from self._once_more((arm, mark), horizon, records, untrained))
+            if not left or (ended and lowest == math.inf) or (wrecked and returns == self.returns):
+                return kept if wrecked and lowest < math.inf else (arm, at)
+            if wrecked or stalled:
+                again = again + 1 if kept[0] != arm else 1
+                arm, at, smoothed, returns = arm + 1, kept[1], lowest, returns + 1
+                falling, progress, horizon = Falling(falling.low), falling.low, at + left
+                again -= default and bool(self.own_optimiser) and returns == 1
+                smaller = SmallerStep(self.step, again) if again else Plain(self.own_optimiser)
+                start = {arm: Start(kept, smaller, horizon)}
+                begun, mark = at, horizon - self.last
+
+    def _once_more(
+        self, parent: Key, horizon: int | None, usual: Sequence[Record], untrained: float
+    ) -> Generator[Step, Evidence, Key]:
+        """Train an arm's last rounds once more; return its model, with the step that its clients end better by."""
+        arm, end = parent[0], parent[1] + self.last
+        smaller = Start(parent, SmallerStep(self.step), horizon)
+        evidence = yield Step({arm + 1: end}, {arm + 1: smaller}, (), (parent,))
+        own, other = (
+            [mean(r, lambda before, after: min(after, untrained)) for r in of[-self.last :]]
+            for of in (usual, evidence.records[arm + 1])
+        )
+        pairs = [pair for pair in zip(own, other, strict=False) if not math.isnan(sum(pair))]
+        first, second = (sum(pair[i] for pair in pairs) for i in (0, 1))
+        if arm + 1 in evidence.ended or not second < BETTER * first:
+            return arm, end
+        yield Step({arm + 2: end}, {arm + 2: replace(smaller, parent=(arm, end))}, (arm + 1,))
+        return arm + 2, end
+
+
+class Falling:
+    """A smoothed value that is to fall."""
+
+    def __init__(self, low: float = math.inf) -> None:
+        self.low = low  # the value when it last fell
+        self.since = 0  # values since then
+        self.fell = False
+
+    def add(self, value: float, by: float) -> None:
+        """Take the next value; it has fallen if it is lower by so much."""
+        if value < self.low - by:
+            self.low, self.since, self.fell = value, 0, True
+        else:
+            self.since += 1
+
+
+@dataclass(frozen=True)
+class Plain:
+    """The change of the default that trains as it would have without a search."""
+
+    optimiser: str  # the server's; empty: it stays
+
+    def __call__(self, space: Space, arm: Arm, rng: Rng) -> tuple[Config, Config]:
+        """Return its configurations, with the server's optimiser."""
+        return arm.client, {**arm.server, "optimiser": self.optimiser} if self.optimiser else arm.server
+
+
+@dataclass(frozen=True)
+class SmallerStep:
+    """The change of an arm that divides one of its client hyperparameters."""
+
+    name: str
+    times: int = 1
+
+    def __call__(self, space: Space, arm: Arm, rng: Rng) -> tuple[Config, Config]:
+        """Return the arm's configurations with a smaller step."""
+        value = arm.client.get(self.name)
+        if isinstance(value, (str, bool)) or value is None:
+            return arm.client, arm.server
+        return {**arm.client, self.name: value / LOWER**self.times}, arm.server
