@@ -2,6 +2,7 @@
 
 import signal
 
+import numpy as np
 import pytest
 
 import fedtuner as ft
@@ -90,7 +91,7 @@ def test_the_bits_do_not_depend_on_workers_or_on_a_stop(tmp_path, monkeypatch):
     study("one").run(progress=False)
     study("two", workers=2).run(progress=False)
     assert_same(tmp_path / "two", tmp_path / "one")
-    for rounds in (2, 20, 50):  # in the rung, the duel and the run
+    for rounds in (2, 20, 50, 69):  # in the rung, the duel, the run and the last rounds, once more
         with pytest.raises(Interrupted):
             study(f"stopped{rounds}").run(progress=interrupt_at(rounds))
         study(f"stopped{rounds}").run(progress=False)
@@ -107,6 +108,27 @@ def test_the_untuned_default_is_as_the_user_has_it():
     assert default.best.client == {name: hyper.default for name, hyper in methods.fedavg.client.items()}
     own = ft.prepare(toys.problem(), budget=10, cohort=3, include=[{"client": {"lr": 0.5}}])
     assert ft.untuned(own, progress=False).best.client == {**default.best.client, "lr": 0.5}
+
+
+def test_the_result_is_fine_tuned_with_a_smaller_step_where_clients_end_better(tmp_path):
+    """The winner has no rounds of its own: it is the model of the long run, with a third of its step."""
+    large = [{"client": {"lr": 1.0, "epochs": 3}}]
+    study = ft.tune(toys.problem(), budget=60, cohort=3, include=large, progress=False, store=tmp_path / "study")
+    run, again, winner = study.journal.arms.values()
+    assert (winner.parent, again.parent) == ((run.id, 57), (run.id, 54))
+    assert study.winner == (winner.id, 57)
+    assert study.rounds_used == 60
+    assert study.best.client["lr"] == again.client["lr"] == pytest.approx(run.client["lr"] / 3)
+    with study._session() as session:
+        assert np.array_equal(session.state(study.winner).w, session.state((run.id, 57)).w)
+    errors = study.evaluate("valid")
+    loaded = ft.load(tmp_path / "study")
+    assert (loaded.best.arm, loaded.best.client) == (winner.id, study.best.client)
+    assert loaded.evaluate("valid") == errors
+    # Whether fine-tuning pays is read from the rounds that had the smaller step.
+    known = study.journal.own_records[again.id]
+    pays = sum(r.error_after for r in known) <= sum(r.error_before for r in known)
+    assert study.best.fine_tune is pays
 
 
 def test_examples_processed_count_every_pass():

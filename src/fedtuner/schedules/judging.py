@@ -1,16 +1,17 @@
 """What an arm's rounds say of it: has its model learned, is it a wreck, is its step too large, are its clients ahead?
 
-All of it is read from losses and errors before and after local training. A loss counts at most as much as the untrained
-model's: what a model says that knows nothing says nothing about how badly.
+All of it is read from losses and errors before and after local training. A round's loss counts at most as much as the
+untrained model's: what a model says that knows nothing says nothing about how badly.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from fedtuner.core.records import Record, Row
 
+AT_MOST = 2.0  # times the untrained model's loss: what a client's loss counts at most
 AFTER = 0.25  # weight of the loss after local training, beside that before it, in an arm's first scores
 LEARNED = 0.98  # of the untrained model's loss: above it, a model has learned nothing
 WORSE = 0.25  # of the untrained model's error: how much worse clients do that start from a model worse than none
@@ -78,34 +79,41 @@ def worse_than_none(records: Sequence[Record]) -> bool:
 
 
 def sum_of_both(record: Record, untrained: float) -> float:
-    """Return the loss before local training and a quarter of that after it, each client's cut at the untrained one.
+    """Return the loss before local training and a quarter of that after it, each cut at the untrained one.
 
     The first says what the server's model has learned. The second alone would be low also where clients only learn
     which labels they have.
     """
-    return mean(record, lambda before, after: min(before, untrained) + AFTER * min(after, untrained))
+    before, after = losses(record, untrained)
+    return before + AFTER * after
 
 
 def smaller_of_both(record: Record, untrained: float) -> float:
-    """Return the smaller of the mean losses before and after local training, each client's cut at the untrained one."""
-    before = mean(record, lambda before, after: min(before, untrained))
-    after = mean(record, lambda before, after: min(after, untrained))
-    return min(before, after)
+    """Return the smaller of the losses before and after local training, each cut at the untrained one."""
+    return min(losses(record, untrained))
 
 
 def mean_of_both(record: Record, untrained: float) -> float:
-    """Return the mean loss before and after local training, each client's cut at the untrained one."""
-    return mean(record, lambda before, after: (min(before, untrained) + min(after, untrained)) / 2)
+    """Return the mean of the losses before and after local training, each cut at the untrained one."""
+    return sum(losses(record, untrained)) / 2
 
 
-def mean(record: Record, value: Callable[[float, float], float]) -> float:
-    """Return the mean over the round's clients by |V|; of the round's means, where single clients are not known."""
+def losses(record: Record, untrained: float) -> tuple[float, float]:
+    """Return a round's mean losses before and after local training, each cut at the untrained one; infinite in a wreck.
+
+    A client's loss counts at most twice as much as the untrained one, so that one of them cannot outweigh the others.
+    If it were cut at the untrained one itself, the mean would favour arms whose clients differ: those of few examples
+    whose losses are high by chance would count less than those whose losses are low.
+    """
     if record.diverged:
-        return math.inf
+        return math.inf, math.inf
     rows: Sequence[Row] = [row for row in record.rows if row.validated]
     if not rows:
-        return value(record.loss_before, record.loss_after)
-    return sum(value(r.loss_before, r.loss_after) * r.validated for r in rows) / sum(r.validated for r in rows)
+        return min(record.loss_before, untrained), min(record.loss_after, untrained)
+    most, examples = AT_MOST * untrained, sum(r.validated for r in rows)
+    before = sum(min(r.loss_before, most) * r.validated for r in rows) / examples
+    after = sum(min(r.loss_after, most) * r.validated for r in rows) / examples
+    return min(before, untrained), min(after, untrained)
 
 
 def ema(values: Sequence[float], before: float) -> float:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from fedtuner.core.records import Arm, Key, Record
 from fedtuner.core.schedule import Change, Evidence, Start, Step
 from fedtuner.rng import Generator as Rng
-from fedtuner.schedules.judging import ema, mean, mean_of_both, smaller_of_both, untrained_loss
+from fedtuner.schedules.judging import ema, losses, mean_of_both, smaller_of_both, untrained_loss
 from fedtuner.space import Config, Space
 
 RISE = 0.2  # of the untrained model's loss: how far the smoothed score may rise above its lowest
@@ -99,10 +99,7 @@ class LongRun:
         arm, end = parent[0], parent[1] + self.last
         smaller = Start(parent, SmallerStep(self.step), horizon)
         evidence = yield Step({arm + 1: end}, {arm + 1: smaller}, (), (parent,))
-        own, other = (
-            [mean(r, lambda before, after: min(after, untrained)) for r in of[-self.last :]]
-            for of in (usual, evidence.records[arm + 1])
-        )
+        own, other = ([losses(r, untrained)[1] for r in of[-self.last :]] for of in (usual, evidence.records[arm + 1]))
         pairs = [pair for pair in zip(own, other, strict=False) if not math.isnan(sum(pair))]
         first, second = (sum(pair[i] for pair in pairs) for i in (0, 1))
         if arm + 1 in evidence.ended or not second < BETTER * first:
