@@ -121,10 +121,8 @@ def test_the_result_is_fine_tuned_with_a_smaller_step_where_clients_end_better(t
     assert study.best.client["lr"] == again.client["lr"] == pytest.approx(run.client["lr"] / 3)
     with study._session() as session:
         assert np.array_equal(session.state(study.winner).w, session.state((run.id, 57)).w)
-    errors = study.evaluate("valid")
     loaded = ft.load(tmp_path / "study")
     assert (loaded.best.arm, loaded.best.client) == (winner.id, study.best.client)
-    assert loaded.evaluate("valid") == errors
     # Whether fine-tuning pays is read from the rounds that had the smaller step.
     known = study.journal.own_records[again.id]
     pays = sum(r.error_after for r in known) <= sum(r.error_before for r in known)
