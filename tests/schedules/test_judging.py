@@ -4,10 +4,10 @@ import math
 from dataclasses import replace
 
 import pytest
+from test_duel import record
 
 from fedtuner.core.records import Row
 from fedtuner.schedules.judging import ema, losses, mean_of_both, smaller_of_both, sum_of_both, untrained_loss
-from test_duel import record
 
 
 def rounds_of(*clients, diverged=False):

@@ -170,14 +170,13 @@ class Journal:
     def fine_tuning_pays(self) -> bool:
         """Whether local training lowered the clients' validation error in the last quarter of the winner's rounds.
 
-        Those count that had its clients' configuration. If there are none, as it was changed after the last round, then
-        those of an arm that went on from the same one with it.
+        Those count that had its clients' configuration; and those of arms that went on from the same one with it.
         """
         assert self.won is not None
         winner, records = self.arms[self.won.arm], self.records(self.won.arm, self.won.round)
         since = self._unchanged(winner)
         last = [r for r in records[-max(1, len(records) // 4) :] if r.round > since]
-        last = last or next((self.own_records[arm.id] for arm in self.arms.values() if self._twins(arm, winner)), [])
+        last += [r for arm in self.arms.values() if self._twins(arm, winner) for r in self.own_records[arm.id]]
         known = [r for r in last if not math.isnan(r.error_before + r.error_after)]
         return sum(r.error_after for r in known) <= sum(r.error_before for r in known)
 
@@ -189,9 +188,9 @@ class Journal:
         return self._unchanged(parent) if parent.client == arm.client else arm.parent[1]
 
     def _twins(self, arm: Arm, other: Arm) -> bool:
-        """Return whether an arm has rounds, and went on from the same arm with the same configuration as another."""
+        """Return whether two arms went on from the same arm with the same configuration."""
         begun = arm.parent is not None and other.parent is not None and arm.parent[0] == other.parent[0]
-        return begun and arm.client == other.client and bool(self.own_records[arm.id])
+        return begun and arm.client == other.client and arm.id != other.id
 
     @property
     def processed(self) -> int:

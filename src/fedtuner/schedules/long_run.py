@@ -4,9 +4,10 @@ Where its smoothed score rises clearly above its lowest, where it has not fallen
 diverges, training goes back to the model that it had there, with a smaller step: at most ``returns`` times. The default
 first goes back to the server's own step, as it would have been trained without a search.
 
-What the server's model learns with is not always what its clients should fine-tune it with. So the last rounds are
-trained once more, by a third of the step and on the same cohorts if arms share them. Where clients end better by that,
-the result is the run's own model, to be fine-tuned with the smaller step.
+What the server's model learns with is not always what its clients should fine-tune it with. So the last rounds but one
+are trained once more, by a third of the step and on the same cohorts if arms share them. Where clients end better by
+that, the very last round, in which the server's step is small, has it too: the result is the run's own model, and its
+clients' step is the smaller one.
 """
 
 from __future__ import annotations
@@ -51,13 +52,13 @@ class LongRun:
         arm, at, left = first, parent[1] if parent else 0, self.rounds - self.last
         piece, returns, untrained = max(1, self.rounds // PIECES), 0, math.nan
         start = {arm: Start(parent, change, None if isinstance(change, Plain) else at + left)}
-        begun, mark = at, at + left - self.last  # where the arm's own rounds begin, and its last ones
+        begun, mark = at, at + left - 1 - self.last  # where the arm's own rounds begin, and its last
         smoothed, progress, before, lowest, kept = math.nan, math.nan, math.nan, math.inf, (arm, at)
         falling = Falling()
         horizon = start[arm].horizon
         again = 0  # returns to the same model
         while True:
-            until = min(at + piece, mark if at < mark else at + left)
+            until = min(t for t in (at + piece, mark, mark + self.last, at + left) if t > at)
             keep = ((kept,) if lowest < math.inf else ()) + (((arm, mark),) if at >= mark > begun else ())
             evidence = yield Step({arm: until}, start, out, keep)
             records, ended = evidence.records[arm], arm in evidence.ended
@@ -79,7 +80,7 @@ class LongRun:
             stayed = piece > 1 and falling.since >= STALLED and falling.fell and left > SETTLING * self.rounds
             high = smoothed > LOW * untrained and before <= KNOWS * untrained
             stalled = stayed and high and returns < self.returns
-            if not left and self.last and mark > begun and not wrecked:
+            if left == 1 and self.last and mark > begun and not wrecked:
                 return (yield from self._once_more((arm, mark), horizon, records, untrained))
             if not left or (ended and lowest == math.inf) or (wrecked and returns == self.returns):
                 return kept if wrecked and lowest < math.inf else (arm, at)
@@ -90,22 +91,23 @@ class LongRun:
                 again -= default and bool(self.own_optimiser) and returns == 1
                 smaller = SmallerStep(self.step, again) if again else Plain(self.own_optimiser)
                 start = {arm: Start(kept, smaller, horizon)}
-                begun, mark = at, horizon - self.last
+                begun, mark = at, horizon - 1 - self.last
 
     def _once_more(
         self, parent: Key, horizon: int | None, usual: Sequence[Record], untrained: float
     ) -> Generator[Step, Evidence, Key]:
-        """Train an arm's last rounds once more; return its model, with the step that its clients end better by."""
-        arm, end = parent[0], parent[1] + self.last
+        """Train an arm's last rounds but one once more, and the last by the step that its clients end better by."""
+        arm, at = parent[0], parent[1] + self.last
         smaller = Start(parent, SmallerStep(self.step), horizon)
-        evidence = yield Step({arm + 1: end}, {arm + 1: smaller}, (), (parent,))
+        evidence = yield Step({arm + 1: at}, {arm + 1: smaller}, (), (parent,))
         own, other = ([losses(r, untrained)[1] for r in of[-self.last :]] for of in (usual, evidence.records[arm + 1]))
         pairs = [pair for pair in zip(own, other, strict=False) if not math.isnan(sum(pair))]
         first, second = (sum(pair[i] for pair in pairs) for i in (0, 1))
-        if arm + 1 in evidence.ended or not second < BETTER * first:
-            return arm, end
-        yield Step({arm + 2: end}, {arm + 2: replace(smaller, parent=(arm, end))}, (arm + 1,))
-        return arm + 2, end
+        better = arm + 1 not in evidence.ended and second < BETTER * first
+        start = {arm + 2: replace(smaller, parent=(arm, at))} if better else {}
+        [last] = start or [arm]
+        evidence = yield Step({last: at + 1}, start, (arm + 1,), ((arm, at),))
+        return (arm, at) if last in evidence.ended else (last, at + 1)
 
 
 class Falling:
