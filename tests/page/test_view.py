@@ -190,7 +190,8 @@ def test_the_parts_of_a_budget(tmp_path):
     stages = [arm["stage"] for arm in shown["arms"]]
     assert stages[:3] == ["rung"] * 3
     assert stages.count("run") == 1
-    assert set(stages) <= {"rung", "duel", "run", "return"}
+    assert set(stages) <= {"rung", "duel", "run", "return", "last rounds again", "last round"}
+    assert stages.count("last rounds again") == 1
     run = next(arm for arm in shown["arms"] if arm["stage"] == "run")
     assert run["parent"] is not None
 

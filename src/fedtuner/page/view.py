@@ -277,15 +277,18 @@ def _stage(journal: Journal, id: int) -> str:
         return ""
     schedule = read_schedule(table)
     assert isinstance(schedule, Duel)
-    if schedule.arms == 1:
-        return "run" if parent is None else "return"
     if parent is None:
-        return "rung"
-    if parent[1] == schedule.rung:
-        return "duel"
-    until = (1 + LONGER) * schedule.rung
-    long = min((a.id for a in journal.arms.values() if a.parent and a.parent[1] >= until), default=id)
-    return "run" if id == long else "return"
+        return "run" if schedule.arms == 1 else "rung"
+    if schedule.arms != 1:
+        if parent[1] == schedule.rung:
+            return "duel"
+        until = (1 + LONGER) * schedule.rung
+        if id == min((a.id for a in journal.arms.values() if a.parent and a.parent[1] >= until), default=id):
+            return "run"
+    further = journal.round_of(parent[0]) - parent[1]  # of the parent: those that this arm trains once more
+    if parent[0] in journal.ended or further not in (0, schedule.last, schedule.last + 1):
+        return "return"
+    return "last rounds again" if further else "last round"
 
 
 def _incumbent(history: History, found: Mapping[int, Mapping[str, Curve]]) -> dict[str, Any]:
