@@ -83,7 +83,7 @@ def test_the_best_arm_meets_the_default_in_a_duel_from_its_own_model():
     assert set(duel.out) == {0, 1, 2, 4, 5, 6}
     assert run[0].start == {8: Start(parent=(3, 12), horizon=70)}
     assert run[0].out == (7,)
-    assert [step.start for step in run[-2:]] == [{9: Start((8, 66), SmallerStep("lr"), horizon=70)}, {}]
+    assert [step.start for step in run[-2:]] == [{9: Start((8, 66), SmallerStep("lr"), horizon=66)}, {}]
     assert winner == (8, 70)
 
 
@@ -273,8 +273,8 @@ def test_the_last_rounds_are_trained_once_more_with_a_smaller_step_which_wins_wh
     schedule = Duel(60)
     steps, winner = played(schedule, lambda arm, t: (0.9, after if arm else 1.0))
     assert schedule.last == 3
-    again = {1: Start(parent=(0, 53), change=SmallerStep("lr"), horizon=57)}
-    last = {2: Start(parent=(0, 56), change=SmallerStep("lr"), horizon=57)} if better else {}
+    again = {1: Start(parent=(0, 53), change=SmallerStep("lr"), horizon=53)}  # cooled from the beginning
+    last = {2: Start(parent=(0, 56), change=SmallerStep("lr"), horizon=56)} if better else {}
     assert [step.start for step in steps[-2:]] == [again, last]
     assert winner == (2 if better else 0, 57)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fedtuner.core.records import Arm, Key, Record
 from fedtuner.core.schedule import Change, Evidence, Start, Step
@@ -49,16 +49,16 @@ class LongRun:
         *, default: bool = False,
     ) -> Generator[Step, Evidence, Key]:  # fmt: skip
         """Train one arm to the end, going back where its score rises or stays; return the model to take."""
-        arm, at, left = first, parent[1] if parent else 0, self.rounds - self.last
+        arm, at, last = first, parent[1] if parent else 0, self.last
+        left = self.rounds - last
         piece, returns, untrained = max(1, self.rounds // PIECES), 0, math.nan
         start = {arm: Start(parent, change, None if isinstance(change, Plain) else at + left)}
-        begun, mark = at, at + left - 1 - self.last  # where the arm's own rounds begin, and its last
+        begun, mark = at, at + left - 1 - last  # where the arm's own rounds begin, and its last
         smoothed, progress, before, lowest, kept = math.nan, math.nan, math.nan, math.inf, (arm, at)
         falling = Falling()
-        horizon = start[arm].horizon
         again = 0  # returns to the same model
         while True:
-            until = min(t for t in (at + piece, mark, mark + self.last, at + left) if t > at)
+            until = min(t for t in (at + piece, mark, mark + last, at + left) if t > at)
             keep = ((kept,) if lowest < math.inf else ()) + (((arm, mark),) if at >= mark > begun else ())
             evidence = yield Step({arm: until}, start, out, keep)
             records, ended = evidence.records[arm], arm in evidence.ended
@@ -80,31 +80,33 @@ class LongRun:
             stayed = piece > 1 and falling.since >= STALLED and falling.fell and left > SETTLING * self.rounds
             high = smoothed > LOW * untrained and before <= KNOWS * untrained
             stalled = stayed and high and returns < self.returns
-            if left == 1 and self.last and mark > begun and not wrecked:
-                return (yield from self._once_more((arm, mark), horizon, records, untrained))
+            if left == 1 and last and mark > begun and not wrecked:
+                return (yield from self._once_more((arm, mark), records, untrained))
             if not left or (ended and lowest == math.inf) or (wrecked and returns == self.returns):
                 return kept if wrecked and lowest < math.inf else (arm, at)
             if wrecked or stalled:
                 again = again + 1 if kept[0] != arm else 1
                 arm, at, smoothed, returns = arm + 1, kept[1], lowest, returns + 1
-                falling, progress, horizon = Falling(falling.low), falling.low, at + left
+                falling, progress = Falling(falling.low), falling.low
+                if left <= 1 + last:  # too few to train any of them twice
+                    left, last = left + last, 0
                 again -= default and bool(self.own_optimiser) and returns == 1
                 smaller = SmallerStep(self.step, again) if again else Plain(self.own_optimiser)
-                start = {arm: Start(kept, smaller, horizon)}
-                begun, mark = at, horizon - 1 - self.last
+                start = {arm: Start(kept, smaller, at + left)}
+                begun, mark = at, at + left - 1 - last
 
-    def _once_more(
-        self, parent: Key, horizon: int | None, usual: Sequence[Record], untrained: float
-    ) -> Generator[Step, Evidence, Key]:
-        """Train an arm's last rounds but one once more, and the last by the step that its clients end better by."""
-        arm, at = parent[0], parent[1] + self.last
-        smaller = Start(parent, SmallerStep(self.step), horizon)
-        evidence = yield Step({arm + 1: at}, {arm + 1: smaller}, (), (parent,))
+    def _once_more(self, parent: Key, usual: Sequence[Record], untrained: float) -> Generator[Step, Evidence, Key]:
+        """Train an arm's last rounds but one once more, and the last by the step that its clients end better by.
+
+        The server's step is the least there is, as it would be the whole again if these arms began to cool anew.
+        """
+        arm, at, change = parent[0], parent[1] + self.last, SmallerStep(self.step)
+        evidence = yield Step({arm + 1: at}, {arm + 1: Start(parent, change, parent[1])}, (), (parent,))
         own, other = ([losses(r, untrained)[1] for r in of[-self.last :]] for of in (usual, evidence.records[arm + 1]))
         pairs = [pair for pair in zip(own, other, strict=False) if not math.isnan(sum(pair))]
         first, second = (sum(pair[i] for pair in pairs) for i in (0, 1))
         better = arm + 1 not in evidence.ended and second < BETTER * first
-        start = {arm + 2: replace(smaller, parent=(arm, at))} if better else {}
+        start = {arm + 2: Start((arm, at), change, at)} if better else {}
         [last] = start or [arm]
         evidence = yield Step({last: at + 1}, start, (arm + 1,), ((arm, at),))
         return (arm, at) if last in evidence.ended else (last, at + 1)
