@@ -16,14 +16,12 @@ from fedtuner.errors import counted, one_line
 from fedtuner.page.curves import VALUES, Curve, curves, short, window_of
 from fedtuner.page.history import History
 from fedtuner.page.importance import importance
+from fedtuner.page.stages import stage
 from fedtuner.page.theta import Thetas, columns
 from fedtuner.report import served
 from fedtuner.report.show import headline, without_examples
 from fedtuner.report.summary import breakdowns, evaluations, spec, strict
 from fedtuner.run.journal import Journal
-from fedtuner.run.spec import schedule as read_schedule
-from fedtuner.schedules import KINDS, Duel
-from fedtuner.schedules.duel_and_run import LONGER
 from fedtuner.space import Choice, Domain, Float, Int, OneMinus, PowerOfTwo, Space, fixed, flat, unconditional
 
 View = dict[str, Any]
@@ -172,7 +170,7 @@ class Views:
         described = strict({
             "id": id,
             "parent": arm.parent,
-            "stage": _stage(journal, id),
+            "stage": stage(journal, id),
             "rounds": last.round,
             "out": gone,
             "ended": journal.ended.get(id, ""),
@@ -268,27 +266,6 @@ def _chosen(journal: Journal, found: Mapping[int, Mapping[str, Curve]], when: st
         return journal.won.arm
     order = {arm: (-journal.round_of(arm), curve[f"error_{when}"].mean[-1]) for arm, curve in found.items()}
     return min(order, key=lambda arm: order[arm], default=None)
-
-
-def _stage(journal: Journal, id: int) -> str:
-    """Return an arm's part in the schedule that a budget alone gives."""
-    table, parent = journal.setup["schedule"], journal.arms[id].parent
-    if table["kind"] != Duel.kind or table["kind"] not in KINDS:
-        return ""
-    schedule = read_schedule(table)
-    assert isinstance(schedule, Duel)
-    if parent is None:
-        return "run" if schedule.arms == 1 else "rung"
-    if schedule.arms != 1:
-        if parent[1] == schedule.rung:
-            return "duel"
-        until = (1 + LONGER) * schedule.rung
-        if id == min((a.id for a in journal.arms.values() if a.parent and a.parent[1] >= until), default=id):
-            return "run"
-    further = journal.round_of(parent[0]) - parent[1]  # of the parent: those that this arm trains once more
-    if parent[0] in journal.ended or further not in (0, schedule.last, schedule.last + 1):
-        return "return"
-    return "last rounds again" if further else "last round"
 
 
 def _incumbent(history: History, found: Mapping[int, Mapping[str, Curve]]) -> dict[str, Any]:
