@@ -6,6 +6,7 @@ import io
 import json
 import math
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -236,6 +237,16 @@ def test_sampled_configurations_are_not_the_mode():
 
 def test_fine_tuning_helps_here(study):
     assert study.evaluate("train", metric="loss")["personalized"] < study.evaluate("train", metric="loss")["global"]
+
+
+@pytest.mark.parametrize("harm", [-0.1, 0.1])
+def test_whether_fine_tuning_pays_is_read_from_the_last_rounds_that_somebody_validated(harm):
+    study = toys.tune(fedex=None, schedule=ft.random_search(8, 8))
+    own = study.journal.own_records[0]
+    own[:5] = [replace(r, error_before=0.5, error_after=0.5 - harm) for r in own[:5]]
+    own[5] = replace(own[5], error_before=0.5, error_after=0.5 + harm)
+    own[6:] = [replace(r, error_before=math.nan, error_after=math.nan) for r in own[6:]]
+    assert study.journal.fine_tuning_pays is (harm < 0)
 
 
 def test_evaluations_are_kept_with_the_store(tmp_path, monkeypatch):

@@ -173,12 +173,12 @@ class Journal:
         Those count that had its clients' configuration; and those of arms that went on from the same one with it.
         """
         assert self.won is not None
-        winner, records = self.arms[self.won.arm], self.records(self.won.arm, self.won.round)
+        winner, records = self.arms[self.won.arm], _known(self.records(self.won.arm, self.won.round))
         since = self._unchanged(winner)
         last = [r for r in records[-max(1, len(records) // 4) :] if r.round > since]
-        last += [r for arm in self.arms.values() if self._twins(arm, winner) for r in self.own_records[arm.id]]
-        known = [r for r in last if not math.isnan(r.error_before + r.error_after)]
-        return sum(r.error_after for r in known) <= sum(r.error_before for r in known)
+        for arm in self.arms.values():
+            last += _known(self.own_records[arm.id]) if self._twins(arm, winner) else []
+        return sum(r.error_after for r in last) <= sum(r.error_before for r in last)
 
     def _unchanged(self, arm: Arm) -> int:
         """Return the round since which an arm and its ancestors have had its clients' configuration."""
@@ -388,3 +388,8 @@ def _cannot_win(arm: int, round: int, journal: Journal) -> str:
     if not records or len(candidates) != len(theta) or records[-1].mode >= len(candidates):
         return f"arm {arm} has won, but its rounds or its candidates are missing"
     return ""
+
+
+def _known(records: Iterable[Record]) -> list[Record]:
+    """Return the rounds in which somebody validated before and after local training."""
+    return [r for r in records if not math.isnan(r.error_before + r.error_after)]
