@@ -144,6 +144,19 @@ def test_the_results_do_not_tell_how_many_worked(tmp_path):
     assert (tmp_path / "1.jsonl").read_bytes() == (tmp_path / "2.jsonl").read_bytes()
 
 
+def test_every_problem_has_its_first_seed_before_any_has_its_second(out):
+    base = SUITE.split("[axes")[0].replace('problem = "toys:problem"\n', "")
+    data = """[axes.data]
+    one = { problem = "toys:problem", seeds = [7, 5] }
+    other = { problem = "toys:moody", seeds = [60, 61, 62] }
+    """
+    text = base + data + "[axes" + SUITE.split("[axes", 1)[1]
+    order = [(group.problem, group.first.seed) for group in plan.families(read(text), out)]
+    one, other = "toys:problem", "toys:moody"
+    firsts = list(dict.fromkeys(order))
+    assert firsts == [(one, 5), (other, 60), (one, 7), (other, 61), (other, 62)]
+
+
 def test_rounds_are_counted_in_the_order_of_the_algorithm(out):
     """The curve of halving by hand: arm after arm within a rung, the best latest score of those not out."""
     text = SUITE.replace("online = 2", "online = 100")

@@ -1,8 +1,9 @@
 """Run a suite: every study and seed that has no result yet, with shared arms, from wherever it was stopped.
 
-Studies of one family (family.py) run side by side. Families run one after the other: data set by data set, seed by
-seed, so that what is there at any time can be compared in pairs. A result is written as soon as its study ends. States
-of arms are in a folder beside the file of results; those of a family are deleted when all of its studies have results.
+Studies of one family (family.py) run side by side. Families run one after the other: the first seed of every data set,
+then the second, so that what is there at any time can be compared in pairs, and no column waits for another's last
+seed. A result is written as soon as its study ends. States of arms are in a folder beside the file of results; those of
+a family are deleted when all of its studies have results.
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ class _Board:
 
     def time(self, group: Group, problem: Simulation) -> None:
         """Take a problem's pace before its first family."""
-        if self._show:
+        if self._show and group.problem not in self._pace:
             pace, _ = calibrate(group.first, problem, 1.0)
             self._pace[group.problem] = pace / group.tries / speedup(self._workers)
 

@@ -84,8 +84,11 @@ def families(suite: Suite, out: Path, only: str | None = None) -> list[Group]:
     for family in found.values():
         entries = tuple(entry for entry in family if entry in unfinished)
         made.append(Group(entries, tuple(entry for entry in entries if entry in asked), family[0]))
-    problems = list(dict.fromkeys(entry.spec.problem for entry in suite.entries))
-    return sorted(made, key=lambda group: (problems.index(group.problem), group.first.seed))
+    seeds: dict[str, set[int]] = {}
+    for group in made:
+        seeds.setdefault(group.problem, set()).add(group.first.seed)
+    problems = list(seeds)
+    return sorted(made, key=lambda g: (sorted(seeds[g.problem]).index(g.first.seed), problems.index(g.problem)))
 
 
 def groups(suite: Suite, out: Path, only: str | None = None) -> list[Group]:
