@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from fedtuner import checks
 from fedtuner.core.records import Key
-from fedtuner.core.schedule import Evidence, Play, Step, best
+from fedtuner.core.schedule import Evidence, Play, Score, Step, best
 from fedtuner.schedules.longer import Around
 
 
@@ -17,7 +17,9 @@ from fedtuner.schedules.longer import Around
 class Patient(Around):
     """``first``, until the lowest score has not improved for ``patience`` rounds over all arms: then the best arm wins.
 
-    Steps of more rounds than that are divided, so that it is looked at in between. An arm's rounds are the same.
+    The best of all states that there are: the latest of arms that are not out, and those that ``first`` keeps because
+    it may go back to them. Steps of more rounds than ``patience`` are divided, so that it is looked at in between. An
+    arm's rounds are the same.
     """
 
     kind: ClassVar[str] = "patient"
@@ -44,20 +46,21 @@ class Patient(Around):
 
     def steps(self) -> Generator[Step, Evidence, Key]:
         """Play the first schedule, looking at the scores."""
-        course, at = Play(self.first), dict[int, int]()
+        course, at, seen = Play(self.first), dict[int, int](), dict[Key, Score]()
         lowest, waited = math.inf, 0
         while (step := course.step) is not None:
             at |= {arm: start.parent[1] if start.parent else 0 for arm, start in step.start.items()}
+            at = {arm: t for arm, t in at.items() if arm not in step.out}
             start, out = step.start, step.out
             while True:
                 until, used = self._part(step.until, at)
                 evidence = yield Step(until, start, out, step.keep)
                 start, out, at = {}, (), {**at, **until}
+                seen |= {(arm, until[arm]): score for arm, score in evidence.scores.items()}
                 now = min((score for score, _ in evidence.scores.values() if math.isfinite(score)), default=math.inf)
                 lowest, waited = (now, 0) if now < lowest else (lowest, waited + used)
                 if waited >= self.patience:
-                    arm = best(evidence.scores, 1)[0]
-                    return arm, until[arm]
+                    return _best([*sorted(until.items()), *sorted(at.items()), *step.keep], seen)
                 if until == dict(step.until):
                     break
             course.tell(evidence)
@@ -69,3 +72,9 @@ class Patient(Around):
         share = max(1, self.patience // max(1, len(until)))
         part = {arm: min(t, at[arm] + share) for arm, t in until.items()}
         return part, sum(max(0, t - at[arm]) for arm, t in part.items())
+
+
+def _best(states: Sequence[Key], seen: Mapping[Key, Score]) -> Key:
+    """Return the state of the lowest score when it was made; of several the first."""
+    scores = {n: seen.get(state, (math.inf, math.inf)) for n, state in enumerate(states)}
+    return states[best(scores, 1)[0]]
