@@ -101,6 +101,13 @@ def test_a_state_that_is_kept_wins_over_an_arm_that_has_diverged():
     assert winner == (0, 20)
 
 
+def test_rounds_that_an_arm_has_not_done_do_not_count():
+    """It diverges with round 22, and there are 18 of its step left: its child goes on."""
+    winner, reached = ending(Patient(Returning(piece=20), 12), rising(60), 22)
+    assert winner[0] == 1
+    assert reached[1] > 40
+
+
 def test_an_arm_that_waits_for_the_others_may_win():
     """Two arms one after the other; the first is far better when the second has tried for long enough."""
     course = play(Patient(ft.random_search(20, 10, together=1), 6), lambda arm, at: (arm + 1 / at, 0.0))

@@ -53,8 +53,9 @@ class Patient(Around):
             at = {arm: t for arm, t in at.items() if arm not in step.out}
             start, out = step.start, step.out
             while True:
-                until, used = self._part(step.until, at)
+                until = self._part(step.until, at)
                 evidence = yield Step(until, start, out, step.keep)
+                used = sum(_done(evidence, arm, t, since=at[arm]) for arm, t in until.items())
                 start, out, at = {}, (), {**at, **until}
                 seen |= {(arm, until[arm]): score for arm, score in evidence.scores.items()}
                 now = min((score for score, _ in evidence.scores.values() if math.isfinite(score)), default=math.inf)
@@ -67,11 +68,17 @@ class Patient(Around):
         assert course.winner is not None
         return course.winner
 
-    def _part(self, until: Mapping[int, int], at: Mapping[int, int]) -> tuple[dict[int, int], int]:
-        """Return how far arms go until scores are looked at again, and how many rounds that is."""
+    def _part(self, until: Mapping[int, int], at: Mapping[int, int]) -> dict[int, int]:
+        """Return how far arms go until scores are looked at again."""
         share = max(1, self.patience // max(1, len(until)))
-        part = {arm: min(t, at[arm] + share) for arm, t in until.items()}
-        return part, sum(max(0, t - at[arm]) for arm, t in part.items())
+        return {arm: min(t, at[arm] + share) for arm, t in until.items()}
+
+
+def _done(evidence: Evidence, arm: int, until: int, since: int) -> int:
+    """Return how many rounds an arm has done up to one: fewer where it has ended."""
+    records = evidence.records.get(arm, ())
+    last = until if arm not in evidence.ended else min(until, records[-1].round) if records else since
+    return max(0, last - since)
 
 
 def _best(states: Sequence[Key], seen: Mapping[Key, Score]) -> Key:
