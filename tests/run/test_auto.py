@@ -8,13 +8,15 @@ import fedtuner as ft
 import toys
 from crashes import assert_same
 from fedtuner import methods
+from fedtuner.core.records import Arm
 from fedtuner.errors import FedtunerWarning, Interrupted, SpecError
 from fedtuner.report import show
 from fedtuner.run import spec, watch
 from fedtuner.run.auto import guess
 from fedtuner.run.study import searched_in_words
 from fedtuner.schedules import Duel
-from fedtuner.space import Choice, Float, Int, Space
+from fedtuner.schedules.long_run import SmallerStep
+from fedtuner.space import Choice, Float, Int, PowerOfTwo, Space
 
 
 def interrupt_at(n):
@@ -120,16 +122,62 @@ def test_the_result_is_fine_tuned_with_a_smaller_step_where_clients_end_better(t
     assert study.best.client["lr"] == again.client["lr"] == pytest.approx(run.client["lr"] / 3)
     loaded = ft.load(tmp_path / "study")
     assert (loaded.best.arm, loaded.best.client) == (winner.id, study.best.client)
+    # What trains a model is the step that trained this one.
+    assert study.retrain(3, progress=False).best.client == run.client
+    warm = ft.prepare(toys.problem(), budget=60, cohort=3, start_from=study).setup.sampler
+    assert warm.configs[0]["client"] == run.client
     # Whether fine-tuning pays is read from the rounds that had the smaller step.
     known = [*study.journal.own_records[again.id], *study.journal.own_records[winner.id]]
     assert len(known) == 4
     assert study.best.fine_tune is (sum(r.error_after for r in known) <= sum(r.error_before for r in known))
+    longer = study.extend(70, progress=False)
+    assert longer.best.client == run.client
+    assert longer.winner[1] == 67
 
 
 def test_examples_processed_count_every_pass():
     space = Space({"epochs": 3})
     study = ft.tune(toys.problem(), space, fedex=None, schedule=ft.random_search(2, 2), cohort=3, progress=False)
     assert study.examples_processed == 3 * sum(row.examples for r in study.history for row in r.rows) > 0
+
+
+def test_all_configurations_that_are_included_are_arms():
+    """Beside a sampler of one's own too, and where the budget alone would search nothing."""
+    include = [{"client": {"lr": lr}} for lr in (0.1, 0.5, 0.7, 0.9)]
+    for more in ({}, {"sampler": ft.samplers.uniform}):
+        for budget in (60, 68, 200):
+            setup = prepared(budget, include=include, **more)
+            assert setup.schedule.arms >= 4
+            assert [client["lr"] for client, _ in arms(setup, 4)] == [0.1, 0.5, 0.7, 0.9]
+    assert prepared(200, space=Space(), include=include[:2]).schedule.arms == 2
+    with pytest.raises(SpecError, match=r"include has 4 configurations, but arms = 3: raise arms"):
+        prepared(recipe=ft.auto(100, arms=3), include=include)
+
+
+def test_the_default_trains_as_without_a_search_by_the_servers_own_learning_rate():
+    assert prepared(method="reptile").schedule.default_lr == methods.reptile.server["lr"].default == 0.5
+
+
+@pytest.mark.parametrize(
+    ("space", "step"),
+    [
+        ({"lr_schedule": ["cosine", "constant"], "lr": Float(0.001, 1, log=True)}, "lr"),
+        ({"sample_rate": Float(0.1, 1.0), "learning_rate": Float(0.001, 1, log=True)}, "learning_rate"),
+        ({"step_size": Int(1, 5), "lr": [0.01, 0.1]}, "lr"),
+        ({"iterates": Int(1, 5), "epochs": Int(1, 5)}, ""),
+    ],
+)
+def test_the_step_is_a_step_size_that_is_a_real_number(space, step):
+    model = ft.Outside({"w": [[0.0, 0.0]]}, clients=4)
+    setup = prepared(problem=model, space=Space(space), include=[{}])
+    assert setup.schedule.step == step
+    assert setup.schedule.last == (3 if step else 0)
+
+
+def test_a_step_is_never_smaller_than_what_is_declared_to_be_legal():
+    change = SmallerStep("lr", 2, least=0.05)
+    assert change(None, Arm(0, {"lr": 0.3}, {}), None)[0] == {"lr": 0.05}
+    assert change(None, Arm(0, {"lr": 0.01}, {}), None)[0] == {"lr": 0.01}
 
 
 def test_what_is_given_stays_as_it_is():
@@ -186,6 +234,16 @@ def test_work_has_a_bound():
     assert prepared(recipe=ft.auto(100, max_work=1)).space.client["epochs"] == Int(1, 1)
     twice = methods.fedavg.with_defaults(client={"epochs": 2})
     assert prepared(recipe=ft.auto(100, max_work=2), method=twice).space.client["epochs"] == Int(1, 4)
+    for domain, kept in (
+        ([1, 2, 5, 10], Choice([1, 2])), ([5, 10], Choice([1])), (PowerOfTwo(1, 8), PowerOfTwo(1, 2)),
+    ):  # fmt: skip
+        space = Space({"lr": Float(0.01, 1, log=True), "epochs": domain})
+        assert prepared(recipe=ft.auto(100, max_work=2), space=space).space.client["epochs"] == kept
+    app = {"problem": ft.Outside({"w": [[0.0, 0.0]]}, clients=4), "include": [{"client": {"lr": 0.1}}]}
+    with pytest.raises(
+        SpecError, match=r"max_work = 2 times the local_epochs that clients have today, but that is not"
+    ):
+        prepared(recipe=ft.auto(100, max_work=2), space=Space({"lr": 0.1, "local_epochs": Int(1, 9)}), **app)
 
 
 def test_the_users_default_is_the_first_arm_and_the_centre():

@@ -1,5 +1,7 @@
 """The schedule of ``auto``: a rung, a duel from the best arm's model, and the winner's long run."""
 
+import math
+
 import pytest
 
 from fedtuner.core.records import Arm, Record, Row
@@ -53,7 +55,9 @@ def record(arm, round, before, after, diverged=False, error_after=0.5):
     )  # fmt: skip
 
 
-def played(schedule, losses, ended=lambda arm, at: "", error_after=lambda arm, at: 0.5, lr=lambda arm: 0.1):
+def played(
+    schedule, losses, ended=lambda arm, at: "", error_after=lambda arm, at: 0.5, lr=lambda arm: 0.1, first=2.0
+):  # fmt: skip
     """Play a schedule whose arms have these losses before and after local training; return its steps and winner."""
     course, steps, begun = Play(schedule), [], {}
     while course.step is not None:
@@ -63,7 +67,7 @@ def played(schedule, losses, ended=lambda arm, at: "", error_after=lambda arm, a
         records, why = {}, {}
         for arm, until in step.until.items():
             last = next((t for t in range(begun[arm] + 1, until + 1) if ended(arm, t)), until)
-            records[arm] = [record(arm, 1, 2.0, 2.0)]
+            records[arm] = [record(arm, 1, first, first)]
             records[arm] += [
                 record(arm, t, *losses(arm, t), bool(ended(arm, t)), error_after(arm, t)) for t in range(2, last + 1)
             ]
@@ -111,8 +115,8 @@ def test_a_default_that_wins_on_the_model_of_an_arm_that_overshoots_goes_back_to
     # After a long duel it trains as it would have without a search: with the server's own step, without cooling.
     assert start.change == (Plain("sgd") if budget == 500 else None)
     assert start.horizon == (None if budget == 500 else end)
-    config = Plain("sgd")(None, Arm(0, {"lr": 1.0}, {"optimiser": "fedexp"}), None)
-    assert config == ({"lr": 1.0}, {"optimiser": "sgd"})
+    config = Plain("sgd", 0.5)(None, Arm(0, {"lr": 1.0}, {"optimiser": "fedexp", "lr": 1.0}), None)
+    assert config == ({"lr": 1.0}, {"optimiser": "sgd", "lr": 0.5})
 
 
 @pytest.mark.parametrize("leader", [lambda t: (1.6, 1.6), lambda t: overshooting(t, 0.6)])
@@ -258,7 +262,100 @@ def test_a_default_that_rises_first_goes_back_to_the_servers_own_step():
 
     steps, _ = played(Duel(67, default_optimiser="sgd"), losses)
     changes = [start.change for step in steps for start in step.start.values()][1:]
-    assert changes == [Plain("sgd"), SmallerStep("lr", 1), SmallerStep("lr", 2)]
+    plain = Plain("sgd")
+    assert changes == [plain, SmallerStep("lr", 1, plain=plain), SmallerStep("lr", 2, plain=plain)]
+    arm = Arm(0, {"lr": 0.9}, {"optimiser": "fedexp", "lr": 1.0})
+    assert changes[2](None, arm, None) == ({"lr": 0.9 / 9}, {"optimiser": "sgd", "lr": 1.0})
+
+
+def test_a_default_that_trains_by_the_servers_own_step_already_gets_a_smaller_step_at_once():
+    schedule = Duel(500, default_optimiser="sgd")
+    rung, rival = schedule.rung, schedule.arms
+
+    def losses(arm, t):
+        low = 1.5 - min(t, 120) / 200
+        if arm > rival:
+            return (low, low) if t < 120 else (1.9, 1.9)
+        return overshooting(t, rung=rung) if arm == 3 else (low, low) if arm == rival else (1.8, 1.8)
+
+    steps, _ = played(schedule, losses)
+    changes = [start.change for step in steps[2:] for start in step.start.values()]
+    plain = Plain("sgd")
+    assert changes[:2] == [plain, SmallerStep("lr", 1, plain=plain)]
+
+
+def test_a_run_that_diverges_at_once_goes_back_to_the_model_of_the_duel():
+    steps, winner = played(
+        Duel(500),
+        lambda arm, t: (2.0 / t, 2.0 / t) if arm in (3, 10, 11) else (1.9, 1.9),
+        lambda arm, t: "diverged" if (arm, t) == (10, 55) else "",
+    )
+    starts = {arm: start for step in steps for arm, start in step.start.items()}
+    assert starts[10].parent == starts[11].parent == (3, 52)
+    assert starts[11].change == SmallerStep("lr")
+    assert winner == (11, starts[11].horizon)
+    assert starts[11].horizon == 52 + Duel(500).run - Duel(500).last - 3  # all rounds are used
+
+
+def test_a_study_of_one_arm_that_diverges_early_goes_back_to_its_first_round():
+    schedule = Duel(500, arms=1)
+    steps, winner = played(
+        schedule, lambda arm, t: (2.0 / t, 2.0 / t), lambda arm, t: "diverged" if (arm, t) == (0, 6) else ""
+    )
+    starts = {arm: start for step in steps for arm, start in step.start.items()}
+    assert starts[1].parent == (0, 1)
+    assert winner == (1, starts[1].horizon)
+
+
+@pytest.mark.parametrize("sound", [True, False])
+def test_a_duel_in_which_both_diverge_goes_back_to_a_sound_model_of_the_rung(sound):
+    """The default's; or, where that had diverged in the rung, the leader's, with a smaller step."""
+
+    def ended(arm, t):
+        wreck = (arm in (3, 9) and t == 20) or (arm == 0 and t == 5 and not sound)
+        return "diverged" if wreck else ""
+
+    steps, winner = played(Duel(500), lambda arm, t: (2.0 / t, 2.0 / t) if arm in (3, 9) else (1.5, 1.5), ended)
+    home = (0, 13) if sound else (3, 13)
+    assert steps[1].keep == (home,)
+    first = max(steps[1].until) + 1 if steps[1].start else Duel(500).arms
+    start = steps[2].start[first]
+    assert start.parent == home
+    assert start.change == (None if sound else SmallerStep("lr"))
+    assert winner[0] >= first
+
+
+def test_without_a_step_no_rounds_are_trained_twice():
+    schedule = Duel(100, step="")
+    steps, winner = played(schedule, lambda arm, t: (1.0 / t, 1.0 / t))
+    assert schedule.last == 0
+    assert [start.change for step in steps for start in step.start.values()] == [None] * len(
+        [arm for step in steps for arm in step.start]
+    )
+    assert winner[1] == schedule.longest
+
+
+def test_a_round_that_nobody_validated_decides_nothing():
+    """The wild arm would lead as the boldest if its last round had a loss; nor does it where it has none."""
+
+    def losses(arm, t, nothing):
+        if arm == 4 and t >= 2:
+            return (math.nan, math.nan) if nothing and t == 3 else (9.0, 30.0)
+        return (2.0, 2.5) if arm == 2 else (2.0, 2.1)
+
+    for nothing in (True, False):
+        steps, _ = played(Duel(100), lambda arm, t, nothing=nothing: losses(arm, t, nothing))
+        assert 2 in steps[1].until
+        assert 4 not in steps[1].until
+
+
+def test_losses_may_be_negative():
+    """A run that falls is no rise, and a loss that is higher is not better, whatever their sign."""
+    steps, winner = played(Duel(60), lambda arm, t: (-1.0 - t / 60, -1.0 - t / 60), first=-1.0)
+    assert [arm for step in steps for arm in step.start] == [0, 1]
+    assert winner == (0, 57)
+    _, winner = played(Duel(60), lambda arm, t: (-9.0, -9.9 if arm else -10.0))
+    assert winner == (0, 57)
 
 
 def test_a_run_whose_model_has_learned_nothing_may_stay():

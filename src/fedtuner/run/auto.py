@@ -20,7 +20,7 @@ from fedtuner.core.model import Hyper
 from fedtuner.core.setup import CODE_OF_THEIR_OWN
 from fedtuner.errors import FedtunerWarning, SpecError, brief, suggest
 from fedtuner.schedules import Duel
-from fedtuner.space import Choice, Domain, Int, Space, Value, When, fixed
+from fedtuner.space import Choice, Domain, Float, Int, PowerOfTwo, Space, Value, When, fixed
 from fedtuner.tuners import none
 
 VARIED = ("step", "work", "batch")  # the roles that arms differ in
@@ -32,7 +32,7 @@ _GUESSES = {
     "momentum": r"momentum|beta",
     "batch": r"batch",
     "work": r"epoch|steps|iterations",
-    "step": r"^lr|lr$|_lr_|rate|^eta$|step.?size",
+    "step": r"^lr|lr$|_lr_|learning.?rate|^rate$|^eta$|step.?size",
 }
 _ROLES = {
     "step": "a step size", "work": "an amount of local work", "batch": "a batch size", "momentum": "a momentum",
@@ -101,25 +101,41 @@ class Auto:
         # All arms have what the default has, unless they differ in it. Code of one's own reads declared defaults, too.
         kept = today["client"] if not own else {name: centre[name] for name in domains if name in centre}
         space = Space(_fixed(kept, space.client), _fixed(today["server"], space.server), space.constraints)
-        schedule = replace(self.schedule, step=next((n for n, r in roles.items() if r == "step"), "lr"))
+        schedule = self._with_step(roles, domains, known, centre)
         varied = [name for name, domain in space.client.items() if not fixed(domain)]
         if not space.searches:
             schedule = replace(schedule, arms=1)
+        if schedule.arms < len(include):  # type: ignore[operator]
+            if self.arms is not None:
+                raise SpecError(f"include has {len(include)} configurations, but arms = {self.arms}: raise arms")
+            schedule = replace(schedule, arms=len(include))
         around = {name: centre[name] for name in varied if roles[name] == "step" and name in centre}
         assert schedule.arms is not None
         rest = samplers.Stratified(max(1, schedule.arms - len(include)), around, self.decades)
         chosen = {*today["server"], *(asked.server if asked else ())}
         settings["method"], settings["space"] = _extrapolating(method, chosen), space
         if settings["method"] != method:
-            schedule = replace(schedule, default_optimiser=str(method.server["optimiser"].default))
+            optimiser, lr = (method.server[name].default for name in ("optimiser", "lr"))
+            schedule = replace(schedule, default_optimiser=str(optimiser), default_lr=float(lr))
         settings.setdefault("schedule", schedule)
         settings.setdefault("tuner", none)
-        settings.setdefault("sampler", samplers.Include(include, rest))
+        if "sampler" not in settings or given.get("include"):
+            settings["sampler"] = samplers.Include(include, settings.get("sampler", rest))
         settings.setdefault("cooling", COOLING)
         settings.setdefault("weights", "shared")
         # A device that is drawn trains for one arm after the other, so a large fleet has other clients for each.
         settings.setdefault("cohorts", "shared" if federation.executor is None else "auto")
         return settings
+
+    def _with_step(
+        self, roles: Mapping[str, str], domains: Mapping[str, Domain], known: Mapping[str, Hyper],
+        centre: Mapping[str, Value],
+    ) -> Duel:  # fmt: skip
+        """Return the schedule that knows which hyperparameter is the step: a real number, searched rather than not."""
+        real = [n for n, role in roles.items() if role == "step" and _is_real(domains.get(n, centre.get(n)))]
+        step = next((n for n in real if n in domains and not fixed(domains[n])), real[0] if real else "")
+        least = known[step].low if step in known else 0.0
+        return replace(self.schedule, step=step, least_step=max(0.0, least))
 
     def _space(
         self,
@@ -140,7 +156,7 @@ class Auto:
                 client[name] = domain
             elif varies:
                 bounded = self.max_work is not None and roles[name] == "work"
-                client[name] = self._bounded(domain, centre.get(name)) if bounded else domain
+                client[name] = self._bounded(name, domain, centre.get(name)) if bounded else domain
         server = {n: d for n, d in of_server.items() if fixed(d) or f"server.{n}" in (self.vary or ())}
         return Space(client, server)
 
@@ -159,19 +175,42 @@ class Auto:
                 stacklevel=6,
             )
 
-    def _bounded(self, domain: Domain, default: Value | None) -> Domain:
+    def _bounded(self, name: str, domain: Domain, default: Value | None) -> Domain:
         """Return the range of an amount of work that stays within ``max_work`` times the default's."""
         if isinstance(domain, When):
-            return replace(domain, inner=self._bounded(domain.inner, default))
-        if not isinstance(domain, Int) or not checks.is_number(default):
-            return domain
+            return replace(domain, inner=self._bounded(name, domain.inner, default))
         assert self.max_work is not None
+        if not checks.is_number(default):
+            raise SpecError(
+                f"max_work = {self.max_work:g} times the {name} that clients have today, but that is not known: "
+                f"name it in include=[{{'client': {{{name!r}: ...}}}}]"
+            )
         assert isinstance(default, (int, float))
-        high = max(domain.low, min(domain.high, int(self.max_work * default)))
-        return Int(domain.low, high, domain.log)
+        most = self.max_work * default
+        if isinstance(domain, Choice):
+            few = [v for v in domain.values if not checks.is_number(v) or v <= most]  # type: ignore[operator]
+            return Choice(few or [default])
+        if isinstance(domain, (Int, PowerOfTwo)):
+            return replace(domain, high=max(domain.low, min(domain.high, _floor(most, domain))))
+        if isinstance(domain, Float):
+            return replace(domain, high=max(domain.low, min(domain.high, most)))
+        return domain
 
 
 auto = Auto
+
+
+def _is_real(given: Domain | Value | None) -> bool:
+    """Return whether a hyperparameter of this range, or of this value, is a real number rather than a whole one."""
+    if isinstance(given, When):
+        return _is_real(given.inner)
+    values = given.values if isinstance(given, Choice) else (given,)
+    return isinstance(given, Float) or (all(map(checks.is_number, values)) and any(type(v) is float for v in values))
+
+
+def _floor(most: float, domain: Int | PowerOfTwo) -> int:
+    whole = max(1, int(most))
+    return 1 << (whole.bit_length() - 1) if isinstance(domain, PowerOfTwo) else whole
 
 
 def _are_names(given: Any) -> bool:

@@ -188,9 +188,10 @@ class Journal:
         return self._unchanged(parent) if parent.client == arm.client else arm.parent[1]
 
     def _twins(self, arm: Arm, other: Arm) -> bool:
-        """Return whether two arms went on from the same arm with the same configuration."""
-        begun = arm.parent is not None and other.parent is not None and arm.parent[0] == other.parent[0]
-        return begun and arm.client == other.client and arm.id != other.id
+        """Return whether an arm trained its parent's last rounds once more with what another then went on with."""
+        if arm.parent is None or other.parent is None or arm.parent[0] != other.parent[0]:
+            return False
+        return arm.client == other.client and arm.parent[1] < self.round_of(arm.id) == other.parent[1]
 
     @property
     def processed(self) -> int:
@@ -260,6 +261,16 @@ class Journal:
             return before
         client = self.offers((arm, own[-1].round))[0][own[-1].mode]
         return (*before, Held(arm, own[0].round, own[-1].round, known.server, client))
+
+    def trained(self, key: Key) -> Held:
+        """Return the configuration that a state's model was trained with at last.
+
+        It is not that of a budget's very last round alone, which is there for clients to fine-tune with.
+        """
+        *before, last = self.held(key)
+        while before and last.first == last.last and self.setup["schedule"]["kind"] == "duel":
+            last = before.pop()
+        return last
 
     def candidates_at(self, arm: int, round: int) -> tuple[Config, ...]:
         """Return the configurations that an arm's tuner chose from, as of its latest state saved up to a round."""

@@ -265,7 +265,8 @@ class Study(Results):
 
     def found(self, rounds: int) -> dict[str, Any]:
         """Return the settings of a study that trains the configuration that was found."""
-        config = {"client": self.best.client, "server": self.best.server}
+        found = self.journal.trained(self.winner)
+        config = {"client": found.client, "server": found.server}
         sampler = samplers.Include((config,), samplers.uniform)
         return {"schedule": Alone(rounds), "space": Space(), "tuner": none, "sampler": sampler}
 

@@ -82,6 +82,9 @@ def _arms(study: Results) -> Iterable[Found]:
     journal, rows = study.journal, study.arms()
     for row in sorted(rows, key=lambda row: (row["status"] != "won", -row["rounds"], row["score"], row["arm"])):
         arm = row["arm"]
-        at = study.winner if row["status"] == "won" else (arm, journal.saved_round(arm) or 0)
+        at = (arm, journal.saved_round(arm) or 0)
+        if row["status"] == "won":
+            found = journal.trained(study.winner)
+            arm, at = found.arm, (found.arm, found.last)
         candidates, theta = journal.offers(at)
         yield candidates, theta, journal.arms[arm].server

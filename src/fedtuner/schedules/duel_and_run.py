@@ -37,6 +37,7 @@ from fedtuner.schedules.judging import (
     LEARNED,
     MANY,
     keeps_ahead,
+    left,
     no_longer_learns,
     overshoots,
     smaller_of_both,
@@ -54,6 +55,7 @@ MOST, LEAST = 9, 3  # arms; with fewer, a search does not pay
 FEWEST = 3  # rounds of the rung
 MOST_LEARNED = 0.5  # of the untrained model's loss: below it, a model is worth more than a way to train it
 HARDLY = 0.005  # of the untrained model's loss: a difference of models that have learned next to nothing
+RISEN = 1.1  # of the untrained model's loss: above it, an arm of which nothing else is known takes too large a step
 ALONE = 0.9  # of the untrained model's loss: below it, clients learn much in one round by themselves
 WILDER = 2.0  # how many times the loss of another
 
@@ -69,7 +71,9 @@ class Duel:
     score: str = "error"  # what is shown of an arm; arms are compared as the file says
     step: str = "lr"  # the client hyperparameter that a return makes smaller
     returns: int = 3  # at most
+    least_step: float = 0.0  # that it may be
     default_optimiser: str = ""  # the server's, where the default trains as without a search; empty: as in the search
+    default_lr: float = 1.0  # the server's there
     needs: ClassVar[frozenset[str]] = frozenset()
     goes_on: ClassVar[str] = "run"  # what further rounds are for: ``Longer.by``
 
@@ -105,7 +109,7 @@ class Duel:
     @property
     def last(self) -> int:
         """The last rounds of the run, which are trained once more with a smaller step."""
-        return self.run // LAST
+        return self.run // LAST if self.step else 0
 
     @property
     def longest(self) -> int:
@@ -114,6 +118,14 @@ class Duel:
     @property
     def scoring(self) -> Scoring:
         return Scoring(self.score, self.discount)
+
+    @property
+    def _smaller(self) -> SmallerStep:
+        return SmallerStep(self.step, least=self.least_step)
+
+    @property
+    def _plain(self) -> Plain:
+        return Plain(self.default_optimiser, self.default_lr)
 
     def steps(self) -> Generator[Step, Evidence, Key]:
         """Play the rung, the duel and the run."""
@@ -132,17 +144,21 @@ class Duel:
             rival, start = self.arms, {self.arms: Start(parent=(leader, self.rung), like=other)}
         out = tuple(arm for arm in everyone if arm not in (leader, rival))
         own = (0, self.rung)
-        evidence = yield Step({leader: until, rival: until}, start, out, (own,))
+        home = own if sound else (leader, self.rung)  # where there is a sound model after a duel without one
+        evidence = yield Step({leader: until, rival: until}, start, out, (home,))
         winner = self._winner(evidence, leader, rival, untrained, alone=alone)
         first = self.arms + len(start)
         rounds = {arm: [r for r in evidence.records[arm] if r.round > self.rung] for arm in (leader, rival)}
         default = (leader if winner == leader else other) == 0
         change: Change | None = None
+        if evidence.ended.keys() >= {leader, rival}:
+            change = None if sound else self._smaller
+            return (yield from self._run(home, first, (leader, rival), change, default=sound))
         if default and winner == rival:
             loss = self._scores(evidence, smaller_of_both, untrained, self.rung)[rival][0]
             vain = overshoots(rounds[leader], untrained) or no_longer_learns(rounds[rival], untrained)
-            if start and sound and vain and loss > MOST_LEARNED * untrained:
-                plain = Plain(self.default_optimiser) if len(rounds[rival]) >= MANY else None
+            if start and sound and vain and loss > left(untrained, MOST_LEARNED):
+                plain = self._plain if len(rounds[rival]) >= MANY else None
                 return (yield from self._run(own, first, (leader, rival), plain, default=True))
         elif not default and not alone and overshoots(rounds[winner], untrained):
             before = {arm: self._before(of, untrained) for arm, of in rounds.items()}
@@ -150,7 +166,7 @@ class Duel:
             if winner == leader and rival not in evidence.ended and settled and before[rival] < before[leader]:
                 winner, default = rival, other == 0
             else:
-                change = SmallerStep(self.step)
+                change = self._smaller
         out = (rival if winner == leader else leader,)
         return (yield from self._run((winner, until), first, out, change, default=default))
 
@@ -159,10 +175,10 @@ class Duel:
 
         So its step is not too small, and losses of the server's model that are above the untrained one's say nothing.
         """
-        if any(self._before(records, untrained) <= LEARNED * untrained for records in evidence.records.values()):
+        if any(self._before(records, untrained) <= left(untrained, LEARNED) for records in evidence.records.values()):
             return False
         sound = 0 not in evidence.ended and not worse_than_none(evidence.records[0])
-        return sound and self._after(evidence.records[0], untrained) < ALONE * untrained
+        return sound and self._after(evidence.records[0], untrained) < left(untrained, ALONE)
 
     def _winner(self, evidence: Evidence, leader: int, rival: int, untrained: float, *, alone: bool) -> int:
         """Return the better one after a duel.
@@ -177,16 +193,17 @@ class Duel:
             arm: self._before([r for r in evidence.records[arm] if r.round > self.rung], untrained)
             for arm in (leader, rival)
         }
-        if not all(math.isfinite(score[0]) for score in scores.values()) or max(before.values()) <= LEARNED * untrained:
+        learned = left(untrained, LEARNED)
+        if not all(math.isfinite(score[0]) for score in scores.values()) or max(before.values()) <= learned:
             return best(scores, 2)[0]
         default, other = (leader, rival) if leader == 0 else (rival, leader)
-        if min(before.values()) > LEARNED * untrained:
+        if min(before.values()) > learned:
             wild = {arm: typical(evidence.records[arm], self.rung) for arm in (default, other)}
-            if wild[default] > WILDER * max(untrained, wild[other]):
+            if wild[default] > left(max(untrained, wild[other]), WILDER):
                 return other
             if alone and keeps_ahead(evidence.records[other], evidence.records[default], self.rung, untrained):
                 return other
-        return other if before[other] < before[default] - HARDLY * untrained else default
+        return other if before[other] < before[default] - HARDLY * abs(untrained) else default
 
     def _before(self, records: Sequence[Record], untrained: float) -> float:
         return discounted([min(r.loss_before, untrained) for r in records], self.discount)
@@ -204,7 +221,7 @@ class Duel:
         if len(wrecks) < len(scores):
             scores |= {arm: (math.inf, scores[arm][1]) for arm in wrecks}
         finite = [arm for arm, score in scores.items() if math.isfinite(score[0])]
-        if any(self._before(evidence.records[arm], untrained) <= LEARNED * untrained for arm in finite):
+        if any(self._before(evidence.records[arm], untrained) <= left(untrained, LEARNED) for arm in finite):
             return scores
         if self._alone(evidence, untrained):
             steps = {arm: self._step(evidence, arm) for arm in scores}
@@ -213,7 +230,8 @@ class Duel:
             return {arm: (math.inf if arm in out else after[arm], score) for arm, (score, _) in scores.items()}
         bold = {}
         for arm, records in evidence.records.items():
-            wild = math.isinf(scores[arm][0]) or records[-1].loss_before > 1.1 * untrained
+            known = [r.loss_before for r in records if not math.isnan(r.loss_before)]
+            wild = math.isinf(scores[arm][0]) or (known and known[-1] > left(untrained, RISEN))
             moved = [abs(r.loss_after - r.loss_before) for r in records if math.isfinite(r.loss_after - r.loss_before)]
             bold[arm] = (math.inf if wild or not moved else -sum(moved) / len(moved), scores[arm][0])
         return bold
@@ -241,5 +259,8 @@ class Duel:
         self, parent: Key | None, first: int, out: tuple[int, ...] = (), change: Change | None = None,
         *, default: bool = False,
     ) -> Generator[Step, Evidence, Key]:  # fmt: skip
-        run = LongRun(self.run, self.step, self.returns, self.default_optimiser, self.last)
+        own = self._plain if self.default_optimiser else None
+        # Without a step that could be smaller only the default has something to change.
+        returns = self.returns if self.step else min(self.returns, int(default and own is not None))
+        run = LongRun(self.run, self._smaller, returns, own, self.last)
         return run.steps(parent, first, out, change, default=default)

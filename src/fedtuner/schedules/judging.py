@@ -1,7 +1,8 @@
 """What an arm's rounds say of it: has its model learned, is it a wreck, is its step too large, are its clients ahead?
 
 All of it is read from losses and errors before and after local training. A round's loss counts at most as much as the
-untrained model's: what a model says that knows nothing says nothing about how badly.
+untrained model's: what a model says that knows nothing says nothing about how badly. A part of the untrained model's
+loss is counted from it downwards (``left``), as losses may be negative. Rounds that nobody validated are left out.
 """
 
 from __future__ import annotations
@@ -22,6 +23,15 @@ FLAT = 0.03  # of the untrained model's loss: a smaller fall from one half of a 
 SMOOTHING = 0.9
 
 
+def left(untrained: float, part: float) -> float:
+    """Return the loss of which a part of the untrained model's is left; with a part above 1, one so much higher.
+
+    >>> left(2.0, 0.75), left(2.0, 2.0), left(-2.0, 0.75)
+    (1.5, 4.0, -2.5)
+    """
+    return untrained - (1 - part) * abs(untrained) if math.isfinite(untrained) else untrained
+
+
 def untrained_loss(records: Sequence[Record]) -> float:
     """Return the mean loss of the model before its first round; infinite if nobody validated it."""
     first = records[0].loss_before if records else math.nan
@@ -35,11 +45,10 @@ def overshoots(records: Sequence[Record], untrained: float) -> bool:
 
 def no_longer_learns(records: Sequence[Record], untrained: float) -> bool:
     """Return whether the loss before local training has not fallen from one half of a long duel to the other."""
-    half = len(records) // 2
-    first, second = (
-        sum(min(r.loss_before, untrained) for r in of) / max(1, len(of)) for of in (records[:half], records[half:])
-    )
-    return len(records) >= MANY and first - second < FLAT * untrained
+    known = [min(r.loss_before, untrained) for r in records if not math.isnan(r.loss_before)]
+    half = len(known) // 2
+    first, second = (sum(of) / max(1, len(of)) for of in (known[:half], known[half:]))
+    return len(known) >= MANY and first - second < FLAT * abs(untrained)
 
 
 def keeps_ahead(records: Sequence[Record], default: Sequence[Record], since: int, untrained: float) -> bool:
@@ -51,11 +60,12 @@ def keeps_ahead(records: Sequence[Record], default: Sequence[Record], since: int
     apart = [
         min(r.loss_after, untrained) - min(d.loss_after, untrained) for r, d in zip(records, default, strict=False)
     ]
-    first, last = apart[:since], apart[since + (len(apart) - since) // 2 :]
+    parts = apart[:since], apart[since + (len(apart) - since) // 2 :]
+    first, last = ([a for a in part if not math.isnan(a)] for part in parts)
     if not first or not last:
         return False
     early, late = (sum(of) / len(of) for of in (first, last))
-    return late < -AHEAD * untrained and late <= KEPT * early
+    return late < -AHEAD * abs(untrained) and late <= KEPT * early
 
 
 def typical(records: Sequence[Record], since: int) -> float:
@@ -73,7 +83,7 @@ def worse_than_none(records: Sequence[Record]) -> bool:
     if not records:  # an arm that failed at once
         return False
     errors = [r.error_after for r in records]
-    bound = errors[0] + WORSE * records[0].error_before
+    bound = errors[0] + WORSE * abs(records[0].error_before)
     known = [e for e in errors[(len(errors) + 1) // 2 :] if not math.isnan(e)]
     return bool(known) and sum(known) / len(known) > bound
 
@@ -110,7 +120,7 @@ def losses(record: Record, untrained: float) -> tuple[float, float]:
     rows: Sequence[Row] = [row for row in record.rows if row.validated]
     if not rows:
         return min(record.loss_before, untrained), min(record.loss_after, untrained)
-    most, examples = AT_MOST * untrained, sum(r.validated for r in rows)
+    most, examples = left(untrained, AT_MOST), sum(r.validated for r in rows)
     before = sum(min(r.loss_before, most) * r.validated for r in rows) / examples
     after = sum(min(r.loss_after, most) * r.validated for r in rows) / examples
     return min(before, untrained), min(after, untrained)
@@ -119,6 +129,6 @@ def losses(record: Record, untrained: float) -> tuple[float, float]:
 def ema(values: Sequence[float], before: float) -> float:
     """Return the exponential mean of rounds, given that of the rounds before; rounds without a value are left out."""
     for value in values:
-        if not math.isnan(value):
+        if math.isfinite(value):
             before = value if math.isnan(before) else SMOOTHING * before + (1 - SMOOTHING) * value
     return before

@@ -1,8 +1,9 @@
 """The winner's long run: its rounds are watched, and its last ones are trained once more with a smaller step.
 
 Where its smoothed score rises clearly above its lowest, where it has not fallen for a quarter of the run, or where it
-diverges, training goes back to the model that it had there, with a smaller step: at most ``returns`` times. The default
-first goes back to the server's own step, as it would have been trained without a search.
+diverges, training goes back to the model that it had there, with a smaller step: at most ``returns`` times. If it
+diverges before it has a score, it goes back to the model that it began with. The default first goes back to the
+server's own step, as it would have been trained without a search, and keeps that.
 
 What the server's model learns with is not always what its clients should fine-tune it with. So the last rounds but one
 are trained once more, by a third of the step and on the same cohorts if arms share them. Where clients end better by
@@ -14,12 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedtuner.core.records import Arm, Key, Record
 from fedtuner.core.schedule import Change, Evidence, Start, Step
 from fedtuner.rng import Generator as Rng
-from fedtuner.schedules.judging import ema, losses, mean_of_both, smaller_of_both, untrained_loss
+from fedtuner.schedules.judging import ema, left, losses, mean_of_both, smaller_of_both, untrained_loss
 from fedtuner.space import Config, Space
 
 RISE = 0.2  # of the untrained model's loss: how far the smoothed score may rise above its lowest
@@ -39,9 +40,9 @@ class LongRun:
     """The rounds of a winner, after the duel."""
 
     rounds: int  # in all, with those that are trained twice
-    step: str  # the client hyperparameter that a return makes smaller
+    smaller: SmallerStep  # what a return changes
     returns: int
-    own_optimiser: str  # the server's, where the default trains as without a search; empty: as in the search
+    own: Plain | None  # where the default trains as without a search; None: as in the search
     last: int  # rounds that are trained twice
 
     def steps(
@@ -50,19 +51,20 @@ class LongRun:
     ) -> Generator[Step, Evidence, Key]:  # fmt: skip
         """Train one arm to the end, going back where its score rises or stays; return the model to take."""
         arm, at, last = first, parent[1] if parent else 0, self.last
-        left = self.rounds - last
+        rest = self.rounds - last  # rounds to go
         piece, returns, untrained = max(1, self.rounds // PIECES), 0, math.nan
-        start = {arm: Start(parent, change, None if isinstance(change, Plain) else at + left)}
-        begun, mark = at, at + left - 1 - last  # where the arm's own rounds begin, and its last
-        smoothed, progress, before, lowest, kept = math.nan, math.nan, math.nan, math.inf, (arm, at)
-        falling = Falling()
-        again = 0  # returns to the same model
+        start = {arm: Start(parent, change, None if isinstance(change, Plain) else at + rest)}
+        begun, mark = at, at + rest - 1 - last  # where the arm's own rounds begin, and its last
+        smoothed, progress, before, lowest, kept = math.nan, math.nan, math.nan, math.inf, parent
+        falling, plain = Falling(), change if isinstance(change, Plain) else None
+        again = change.times if isinstance(change, SmallerStep) else 0  # how often the step was divided for one model
         while True:
-            until = min(t for t in (at + piece, mark, mark + last, at + left) if t > at)
-            keep = ((kept,) if lowest < math.inf else ()) + (((arm, mark),) if at >= mark > begun else ())
+            soon = at + (piece if kept else 1)  # with nothing to go back to, as soon as there is
+            until = min(t for t in (soon, mark, mark + last, at + rest) if t > at)
+            keep = ((kept,) if kept else ()) + (((arm, mark),) if at >= mark > begun else ())
             evidence = yield Step({arm: until}, start, out, keep)
             records, ended = evidence.records[arm], arm in evidence.ended
-            now = records[-1].round if ended else until
+            now = records[-1].round if ended and records else at if ended else until
             if math.isnan(untrained):  # the first piece
                 untrained, new = untrained_loss(records), records
             else:
@@ -70,42 +72,45 @@ class LongRun:
             smoothed = ema([smaller_of_both(r, untrained) for r in new], smoothed)
             progress = ema([mean_of_both(r, untrained) for r in new], progress)
             before = ema([min(r.loss_before, untrained) for r in new], before)
-            left, at, start, out = left - (now - at), now, {}, ()
+            rest, at, start, out = rest - (now - at), now, {}, ()
             if smoothed < lowest and not ended:
                 lowest, kept = smoothed, (arm, at)
-            falling.add(progress, FALLEN * untrained)
-            wrecked = ended or smoothed > lowest + RISE * untrained
+            falling.add(progress, FALLEN * abs(untrained))
+            wrecked = ended or smoothed > lowest + RISE * abs(untrained)
             # Where the score has not fallen with a smaller step either, or where the server's model has learned little,
             # the step is not what keeps it up. At the end the server's step is small already.
-            stayed = piece > 1 and falling.since >= STALLED and falling.fell and left > SETTLING * self.rounds
-            high = smoothed > LOW * untrained and before <= KNOWS * untrained
+            stayed = piece > 1 and falling.since >= STALLED and falling.fell and rest > SETTLING * self.rounds
+            high = smoothed > left(untrained, LOW) and before <= left(untrained, KNOWS)
             stalled = stayed and high and returns < self.returns
-            if left == 1 and last and mark > begun and not wrecked:
+            if rest == 1 and last and mark > begun and not wrecked:
                 return (yield from self._once_more((arm, mark), records, untrained))
-            if not left or (ended and lowest == math.inf) or (wrecked and returns == self.returns):
-                return kept if wrecked and lowest < math.inf else (arm, at)
+            if not rest or (ended and not kept) or (wrecked and returns == self.returns):
+                return kept if wrecked and kept else (arm, at)
             if wrecked or stalled:
+                assert kept is not None
                 again = again + 1 if kept[0] != arm else 1
-                arm, at, smoothed, returns = arm + 1, kept[1], lowest, returns + 1
-                falling, progress = Falling(falling.low), falling.low
-                if left <= 1 + last:  # too few to train any of them twice
-                    left, last = left + last, 0
-                again -= default and bool(self.own_optimiser) and returns == 1
-                smaller = SmallerStep(self.step, again) if again else Plain(self.own_optimiser)
-                start = {arm: Start(kept, smaller, at + left)}
-                begun, mark = at, at + left - 1 - last
+                if default and self.own and not plain:
+                    plain, again = self.own, again - 1
+                arm, at, returns = arm + 1, kept[1], returns + 1
+                smoothed, progress = (v if math.isfinite(v) else math.nan for v in (lowest, falling.low))
+                falling = Falling(falling.low)
+                if rest <= 1 + last:  # too few to train any of them twice
+                    rest, last = rest + last, 0
+                smaller = replace(self.smaller, times=again, plain=plain) if again else plain
+                start = {arm: Start(kept, smaller, at + rest)}
+                begun, mark = at, at + rest - 1 - last
 
     def _once_more(self, parent: Key, usual: Sequence[Record], untrained: float) -> Generator[Step, Evidence, Key]:
         """Train an arm's last rounds but one once more, and the last by the step that its clients end better by.
 
         The server's step is the least there is, as it would be the whole again if these arms began to cool anew.
         """
-        arm, at, change = parent[0], parent[1] + self.last, SmallerStep(self.step)
+        arm, at, change = parent[0], parent[1] + self.last, self.smaller
         evidence = yield Step({arm + 1: at}, {arm + 1: Start(parent, change, parent[1])}, (), (parent,))
         own, other = ([losses(r, untrained)[1] for r in of[-self.last :]] for of in (usual, evidence.records[arm + 1]))
         pairs = [pair for pair in zip(own, other, strict=False) if not math.isnan(sum(pair))]
         first, second = (sum(pair[i] for pair in pairs) for i in (0, 1))
-        better = arm + 1 not in evidence.ended and second < BETTER * first
+        better = arm + 1 not in evidence.ended and second < left(first, BETTER)
         start = {arm + 2: Start((arm, at), change, at)} if better else {}
         [last] = start or [arm]
         evidence = yield Step({last: at + 1}, start, (arm + 1,), ((arm, at),))
@@ -132,11 +137,14 @@ class Falling:
 class Plain:
     """The change of the default that trains as it would have without a search."""
 
-    optimiser: str  # the server's; empty: it stays
+    optimiser: str  # the server's; empty: it stays, with its learning rate
+    lr: float = 1.0  # the server's
 
     def __call__(self, space: Space, arm: Arm, rng: Rng) -> tuple[Config, Config]:
-        """Return its configurations, with the server's optimiser."""
-        return arm.client, {**arm.server, "optimiser": self.optimiser} if self.optimiser else arm.server
+        """Return its configurations, with the server's optimiser and learning rate."""
+        if not self.optimiser:
+            return arm.client, arm.server
+        return arm.client, {**arm.server, "optimiser": self.optimiser, "lr": self.lr}
 
 
 @dataclass(frozen=True)
@@ -145,10 +153,13 @@ class SmallerStep:
 
     name: str
     times: int = 1
+    least: float = 0.0  # that the hyperparameter may be
+    plain: Plain | None = None  # of a default that has gone back to the server's own step
 
     def __call__(self, space: Space, arm: Arm, rng: Rng) -> tuple[Config, Config]:
         """Return the arm's configurations with a smaller step."""
-        value = arm.client.get(self.name)
+        client, server = self.plain(space, arm, rng) if self.plain else (arm.client, arm.server)
+        value = client.get(self.name)
         if isinstance(value, (str, bool)) or value is None:
-            return arm.client, arm.server
-        return {**arm.client, self.name: value / LOWER**self.times}, arm.server
+            return client, server
+        return {**client, self.name: min(value, max(self.least, value / LOWER**self.times))}, server

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -79,7 +79,9 @@ class Longer(Around):
 
     def steps(self) -> Generator[Step, Evidence, Key]:
         course, known, scores, alive = Play(self.first), -1, dict[int, Score](), tuple[int, ...]()
+        begun = dict[int, Start]()
         while (step := course.step) is not None:
+            begun |= step.start
             known, alive = max(known, *step.start, -1), tuple(step.until)
             evidence = yield step
             scores |= evidence.scores
@@ -89,12 +91,13 @@ class Longer(Around):
             return course.winner
         out = tuple(arm for arm in alive if arm != course.winner[0])
         if self.by != "schedule":
-            return (yield from self._run(course.winner, known + 1, out))
+            return (yield from self._run(course.winner, _trained(begun, course.winner[0]), known + 1, out))
         return (yield from self._again(course.winner, scores[course.winner[0]], known + 1, out))
 
-    def _run(self, winner: Key, arm: int, out: tuple[int, ...]) -> Generator[Step, Evidence, Key]:
+    def _run(self, winner: Key, like: int, arm: int, out: tuple[int, ...]) -> Generator[Step, Evidence, Key]:
         end = winner[1] + self.more
-        evidence = yield Step({arm: end}, {arm: Start(parent=winner, horizon=end)}, out, (winner,))
+        start = Start(winner, None, end, None if like == winner[0] else like)
+        evidence = yield Step({arm: end}, {arm: start}, out, (winner,))
         return winner if arm in evidence.ended else (arm, end)
 
     def _again(self, winner: Key, score: Score, n: int, out: tuple[int, ...]) -> Generator[Step, Evidence, Key]:
@@ -114,6 +117,13 @@ class Longer(Around):
         assert course.winner is not None
         other = (course.winner[0] + n, course.winner[1])
         return winner if best({arm: scores[arm] for arm in (winner[0], other[0])}, 1) == [winner[0]] else other
+
+
+def _trained(begun: Mapping[int, Start], arm: int) -> int:
+    """Return the arm whose configuration a model was trained with: not one that began where its training ends."""
+    start = begun[arm]
+    last = start.parent is not None and start.horizon == start.parent[1]
+    return start.parent[0] if last and start.parent else arm
 
 
 def _moved(start: Start, n: int) -> Start:
