@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar
 
+import numpy as np
 import pytest
 
 import fedtuner as ft
 import toys
 from crashes import Crash, assert_same
+from fedtuner.core.schedule import Scoring, Start, Step
 from fedtuner.errors import ClientError, SpecError
 from fedtuner.run.journal import read
 from fedtuner.run.store import Folder
@@ -74,6 +79,145 @@ def test_if_every_arm_fails_the_study_does(tmp_path):
     for _ in range(2):  # also if it is run again
         with pytest.raises(ClientError, match="every arm has failed; the first: arm 0, round 1"):
             study(tmp_path, space=space)
+
+
+# Where all arms of a step have failed
+
+
+@dataclass(frozen=True)
+class Bold:
+    """One arm, then a child of it with a learning rate that its clients do not bear; the first one's state is kept."""
+
+    kind: ClassVar[str] = "bold"
+    needs: ClassVar[frozenset[str]] = frozenset()
+    scoring: ClassVar[Scoring] = Scoring()
+    budget: int = 6
+    longest: int = 5
+    score: str = "error"
+    discount: float = 0.0
+
+    def steps(self):
+        yield Step({0: 3}, {0: Start()})
+        yield Step({0: 4}, keep=((0, 3),))
+        evidence = yield Step({1: 5}, {1: Start((0, 3), bold)}, keep=((0, 3),))
+        return (0, 3) if 1 in evidence.ended else (1, 5)
+
+
+def bold(space, arm, rng):
+    return {**arm.client, "lr": 1.0}, arm.server
+
+
+def going_on(store, **changed):
+    space = ft.Space({"lr": ft.Float(0.05, 0.1)})
+    return study(store, space=space, fedex=None, schedule=Bold(), **changed)
+
+
+def test_a_step_whose_arms_have_all_failed_does_not_lose_the_model_of_another_arm(tmp_path):
+    """The schedule is told that they have ended; what it has kept wins."""
+    done = going_on(tmp_path)
+    assert done.winner == (0, 3)
+    assert list(done.journal.failed) == [1]
+    assert done.best.client["lr"] <= 0.1
+    before = toys.files(tmp_path)
+    assert going_on(tmp_path).winner == (0, 3)
+    assert toys.files(tmp_path) == before
+
+
+@pytest.mark.parametrize("at", [2, 5, 6, 7])
+def test_a_study_that_has_gone_on_without_them_can_be_stopped_and_continued(tmp_path, at):
+    told = []
+
+    def stop(event):
+        told.append(event)
+        if len(told) == at:
+            raise Crash
+
+    with pytest.raises(Crash):
+        going_on(tmp_path / "study", watch=stop)
+    going_on(tmp_path / "study")
+    going_on(tmp_path / "whole")
+    assert_same(tmp_path / "study", tmp_path / "whole")
+
+
+class Tired(toys.Softmax):
+    """Its training fails once the model has seen so many batches."""
+
+    most = 7
+
+    @contextmanager
+    def training(self, data, config, seed):
+        yield _TiredTrainer(self, data)
+
+
+class _TiredTrainer(toys._Trainer):
+    def gradient(self, w, rows, key=None):
+        if w[-1] >= self._task.most:
+            raise RuntimeError(f"{w[-1]:g} batches are enough")
+        return super().gradient(w, rows, key)
+
+
+def tired(most=7):
+    model = Tired()
+    model.most = most
+    return ft.Simulation(model, toys.clients(), "tired")
+
+
+SLOW = ft.Space({"lr": ft.Float(0.01, 0.1, log=True), "epochs": 1, "batch": 64})  # one batch a round
+
+
+def wearing(schedule):
+    """Return a study whose arms all fail in their eighth round."""
+    settings = {"space": SLOW, "method": ft.methods.fedavg, "fedex": None, "failing": "end"}
+    return toys.tune(problem=tired(), schedule=schedule, **settings)
+
+
+def test_survivors_that_all_fail_leave_their_last_model():
+    done = wearing(ft.halving(30, 10, 2, 2))
+    assert len(done.journal.failed) == 2
+    assert done.winner[0] in done.journal.failed
+    assert done.winner[1] == 7
+    assert done.best.score < 0.7
+    assert np.isfinite(done.best.model).all()
+
+
+def test_where_there_is_no_other_arm_the_error_says_so():
+    with pytest.raises(ClientError, match="every arm has failed; the first: arm 0, round 8"):
+        wearing(ft.random_search(20, 10))
+
+
+def test_a_budget_keeps_the_model_that_it_had():
+    """Its only arm fails, and so does whatever goes on from its models."""
+    settings = {"recipe": ft.auto(40, arms=1), "cohort": 3, "failing": "end", "workers": 1, "progress": False}
+    done = ft.tune(tired(20), SLOW, include=[{"client": {"lr": 0.1, "epochs": 1, "batch": 64}}], **settings)
+    assert set(done.journal.failed) == set(done.journal.arms)
+    assert done.winner[1] > 15
+    assert done.best.score < 0.5
+
+
+def test_a_repeat_of_the_last_rounds_that_fails_does_not_end_a_budget(tmp_path, monkeypatch):
+    """They are trained again with a third of the step, which these clients do not bear."""
+    settings = {"recipe": ft.auto(60), "cohort": 3, "failing": "end", "workers": 1, "progress": False}
+    include = [{"client": {"lr": 0.1, "epochs": 1, "batch": 64}}]
+    for _ in range(2):
+        done = ft.tune(timid(), SLOW, include=include, store=tmp_path, **settings)
+        assert done.finished
+        assert done.winner[0] not in done.journal.failed
+        assert [done.journal.arms[arm].client["lr"] for arm in done.journal.failed] == [pytest.approx(0.1 / 3)]
+
+
+def timid():
+    return ft.Simulation(Timid(), toys.clients(), "timid")
+
+
+class Timid(toys.Softmax):
+    """Its training fails with small steps."""
+
+    @contextmanager
+    def training(self, data, config, seed):
+        if config["lr"] < 0.05:
+            raise RuntimeError(f"nothing moves with lr {config['lr']:.3f}")
+        with super().training(data, config, seed) as trainer:
+            yield trainer
 
 
 @pytest.mark.parametrize("highest", [0.2, 0.05])

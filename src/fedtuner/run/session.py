@@ -189,13 +189,24 @@ class Session:
             raise
         self._flush(*self._saver.unsaved())
         self._note_clients_and_faults()
-        if until and all(arm in self.journal.failed for arm in until):
+        failed = [arm for arm, t in until.items() if arm in self.journal.failed and self.journal.round_of(arm) < t]
+        if failed and len(failed) == len(until) and not self._goes_on_without(failed):
             raise ClientError(f"every arm has failed; the first: {self.journal.failed[min(until)]}")
         if self._stop() and any(not self.work(arm, t).done for arm, t in until.items()):
             kept = f"Everything is kept in {self.where.path}: run the same command again to continue."
             lost = "There is no store, so nothing is kept: give store= to be able to continue."
             used, planned = self.journal.rounds_used, outline(self.setup.schedule).cost
             raise Interrupted(f"stopped after {used} of {planned} rounds. {kept if self.where.path else lost}")
+
+    def _goes_on_without(self, failed: Sequence[int]) -> bool:
+        """Return whether there is a sound model beside those of arms: one that is kept, or another arm's.
+
+        Rounds that are done stay done, so the answer is the same when the schedule is run again.
+        """
+        journal = self.journal
+        kept = [journal.records(arm, t) for arm, t in self.keep if arm in journal.arms and t <= journal.round_of(arm)]
+        others = [own[:1] for arm, own in journal.own_records.items() if arm not in failed]
+        return any(records and not records[-1].diverged for records in (*kept, *others))
 
     def _left(self, until: Mapping[int, int]) -> list[Advance]:
         """Return what is left to do of arms; files that cannot be read are named together."""
