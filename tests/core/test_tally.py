@@ -17,6 +17,7 @@ from fedtuner.core.records import Plan, Report, Tally, Tried
 from fedtuner.core.screens import Weights
 from fedtuner.core.stages import Combine, Privacy, Screen
 from fedtuner.core.tally import mean, weighted
+from fedtuner.errors import SpecError
 from fedtuner.methods.momentum import step
 from fedtuner.testing.rounds import a_round, an_arm, reported, settle
 from fedtuner.testing.toys import quadratics
@@ -48,6 +49,28 @@ def test_a_mean_by_hand():
 def test_further_vectors_are_averaged_like_the_change():
     reports = [report(examples=n, extra={"c": np.array([x, -x], np.float32)}) for n, x in ((1, 4.0), (3, 8.0))]
     assert mean(PLAN, reports).extra["c"].tolist() == [7.0, -7.0]
+
+
+def test_a_server_of_ones_own_gives_them_as_means():
+    given = {"c": [7.0, -7.0], "n": np.float64(3)}
+    tally = PLAN.tally(np.ones(1), 4, NOTHING, NOTHING, {}, extra=given)
+    assert {name: v.tolist() for name, v in tally.extra.items()} == {"c": [7.0, -7.0], "n": [3.0]}
+    assert {v.dtype for v in tally.extra.values()} == {np.dtype(np.float32)}
+    assert PLAN.tally(np.ones(1), 4, NOTHING, NOTHING, {}).extra == {}
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (3.0, r"extra = 3.0, but must be vectors by name"),
+        ({1: 2.0}, r"extra = \{1: 2.0\}, but must be vectors by name"),
+        ({"square": "2"}, r"extra\['square'\] is of type <U1, but must be of real numbers"),
+        ({"square": None}, r"extra\['square'\] is of type object, but must be of real numbers"),
+    ],
+)
+def test_what_cannot_be_such_means_is_refused(extra, message):
+    with pytest.raises(SpecError, match=message):
+        PLAN.tally(np.ones(1), 4, NOTHING, NOTHING, {}, extra=extra)
 
 
 def test_who_is_broken_or_has_no_examples_is_not_in_the_mean():

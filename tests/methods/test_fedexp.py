@@ -158,6 +158,52 @@ def test_local_training_that_overshoots_is_the_mean_to_the_bit():
         assert np.array_equal(by_mean, by_factor) == same
 
 
+# A server of one's own, which shows means
+
+
+def shown(round, arm, *extra):
+    """Return a round's model where the server has these means of its own; and where it has the reports."""
+    state = round.begin(arm)
+    plan, reports = reported(round, arm, state)
+    tally = round.tally(plan, reports)
+    means = {name: float(tally.extra[name][0]) for name in extra}  # a number is a vector of one
+    given = plan.tally(tally.change, tally.examples, tally.before, tally.after, {}, extra=means or None)
+    return round.settle(arm, state, given)[0].w, round.settle(arm, state, tally)[0].w
+
+
+def test_a_server_that_gives_the_mean_of_the_squares_has_its_step():
+    round, arm = a_round(methods.fedavg, quadratics(spread=3.0)), an_arm(methods.fedavg, server={"optimiser": "fedexp"})
+    one, other = shown(round, arm, SQUARE)
+    assert np.array_equal(one, other)
+    assert round.setup.method.optimiser(arm.server).extra(vector(3, 4)) == {SQUARE: vector(25)}
+
+
+def test_a_server_that_does_not_give_it_has_the_means_step():
+    round = a_round(methods.fedavg, quadratics(spread=3.0))
+    one, further = shown(round, an_arm(methods.fedavg, server={"optimiser": "fedexp"}))
+    mean, _ = shown(round, an_arm(methods.fedavg))
+    assert np.array_equal(one, mean)
+    assert not np.array_equal(one, further)
+
+
+def test_a_budget_needs_nothing_but_means():
+    study = ft.prepare(
+        ft.Outside({"w": np.zeros(3, np.float32)}, 8), ft.Space({"lr": ft.Float(0.01, 1.0, log=True)}), budget=80,
+        include=[{"client": {"lr": 0.1}}], cohort=3,
+    )  # fmt: skip
+    while plan := study.ask():
+        loss = float(((plan.w - 1) ** 2).mean())
+        before, after = Metrics(loss, loss, 30), Metrics(0.9 * loss, 0.9 * loss, 30)
+        change = np.float32(plan.jobs[0].config["lr"]) * (1 - plan.w)
+        study.tell(plan, plan.tally(change, 60, before, after, {0: (loss, 30.0)}))
+    assert study.finished
+    assert "fedexp" in {arm.server["optimiser"] for arm in study.journal.arms.values()}
+
+
+def test_a_square_that_is_no_number_goes_no_further():
+    assert factor(math.nan, 1.0, 10) == factor(1.0, math.nan, 10) == 1.0
+
+
 # How it is named
 
 

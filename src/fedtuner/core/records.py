@@ -127,12 +127,15 @@ class Plan:
     def tally(
         self, change: Vector | None, examples: int, before: Metrics, after: Metrics,
         values: Mapping[int, tuple[float, float]], reported: int | None = None,
+        extra: Mapping[str, Any] | None = None,
     ) -> Tally:  # fmt: skip
         """Return the tally of a round whose reports were aggregated elsewhere: for servers outside fedtuner.
 
         ``change`` is the mean of w_i - w by |T|, None if nobody trained; ``examples`` is the sum of |T|; ``before`` and
         ``after`` are means by |V|. ``values`` has for each label the mean of ``tuner.value`` by |V| over the clients
-        that tried it, and the sum of their |V|. ``reported`` is by default the number of jobs.
+        that tried it, and the sum of their |V|. ``reported`` is by default the number of jobs. ``extra`` has the means
+        by |T| of what the server's optimiser asks of each client, ``method.optimiser(plan.server).extra(w_i - w)``:
+        FedExP does without, but then steps no further than the mean.
         """
         reported = len(self.jobs) if reported is None else reported
         configs = {choice.label: choice.config for job in self.jobs for choice in job.choices}
@@ -143,6 +146,7 @@ class Plan:
         return Tally(
             asked=len(self.jobs), reported=reported, trained=reported, examples=examples, trainings=reported,
             change=None if change is None else self._fitting(change, "change"), before=before, after=after, seen=seen,
+            extra=_vectors({} if extra is None else extra),
         )  # fmt: skip
 
     def _change(self, w: Vector) -> Vector:
@@ -153,9 +157,21 @@ class Plan:
         if np.shape(vector) != self.w.shape:
             shape, remedy = np.shape(vector), "model.vector(arrays) makes it of named arrays"
             raise SpecError(f"{name} is of shape {shape}, but must be of {self.w.shape}: {remedy}")
-        if (kind := np.asarray(vector).dtype).kind not in "fiub":
-            raise SpecError(f"{name} is of type {kind}, but must be of real numbers")
-        return np.asarray(vector, np.float32)
+        return _real(vector, name)
+
+
+def _real(vector: Any, name: str) -> Vector:
+    """Return a vector of any library as NumPy's."""
+    if (kind := np.asarray(vector).dtype).kind not in "fiub":
+        raise SpecError(f"{name} is of type {kind}, but must be of real numbers")
+    return np.asarray(vector, np.float32)
+
+
+def _vectors(extra: Any) -> Vectors:
+    """Return vectors by name; a number is a vector of one."""
+    if not isinstance(extra, Mapping) or not all(isinstance(name, str) for name in extra):
+        raise SpecError(f"extra = {brief(extra)}, but must be vectors by name, such as the optimiser's extra() gives")
+    return {name: np.atleast_1d(_real(value, f"extra[{name!r}]")) for name, value in extra.items()}
 
 
 def _index(value: Any) -> Any:

@@ -5,9 +5,10 @@ d_i = w_i - w and their shares p_i = |T_i| / sum |T|, the step along the mean ch
 
     eta = max(1, sum p_i |d_i|^2 / (2 |sum p_i d_i|^2)).
 
-Each client sends one number more, |d_i|^2, which is averaged like d_i: a sum, so secure aggregation carries it. The
-factor is that of the clients' changes, whatever the method steps along, and the server's lr, momentum and gamma apply
-to the longer step; none of them is tuned by default. Differences:
+Each client sends one number more, |d_i|^2, which is averaged like d_i: a sum, so secure aggregation carries it. Where
+a server outside fedtuner does not give it (``Plan.tally``), eta is 1. The factor is that of the clients' changes,
+whatever the method steps along, and the server's lr, momentum and gamma apply to the longer step; none of them is tuned
+by default. Differences:
 
 - The paper adds a constant eps to |mean d|^2, chosen per task (10^-3 to 10^-1) and decayed with the clients' rate.
   Where changes are small (one local step: |mean d|^2 is 5 10^-4 on the digits) eps is the larger part, and eta is 1.
@@ -60,7 +61,7 @@ def factor(squares: float, mean: float, clients: int) -> float:
     (2.0, 1.0, 5.0, 1.0)
     """
     most = max(1.0, clients / 2)
-    if squares <= 2 * mean:  # also where nobody has moved
+    if not squares > 2 * mean:  # also where nobody has moved, and where the mean is not a number
         return 1.0
     return min(most, squares / (2 * mean)) if mean else most
 
@@ -80,7 +81,7 @@ def step(server: Server, change: Vector, tally: Tally, b: Config) -> tuple[Vecto
     """Step along the change, by eta as much as its mean says."""
     assert tally.change is not None
     seen = overshoot(server.slots.get(OVERSHOOT, np.zeros(2, np.float32)), tally.before, tally.after)
-    further = seen[0] <= RISE * seen[1]
+    further = SQUARE in tally.extra and seen[0] <= RISE * seen[1]
     eta = factor(float(tally.extra[SQUARE][0]), square(tally.change), tally.trained) if further else 1.0
     w, slots = momentum.step(server, np.float32(eta) * change, tally, b)
     return w, {**slots, OVERSHOOT: seen}
