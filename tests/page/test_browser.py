@@ -68,7 +68,9 @@ def test_every_kind_of_study_is_drawn_without_complaint(browser, pages, name, vi
         for arm in view["arms"]:
             assert drawn[f"arm-{arm['id']}"] == len(arm["error_after"]["raw"])
         assert ("untuned" in drawn) == (name == "halving")
-        assert page.locator("#lineage").is_visible() == any(arm["parent"] for arm in view["arms"])
+        continued = any(arm["parent"] for arm in view["arms"])
+        assert page.locator("#lineage").is_visible() == continued
+        assert page.locator("#lineage-text").inner_text().endswith(view["parts"] or "dotted line.") or not continued
         assert page.locator("#race-chart svg path").count() > len(view["arms"])
 
 

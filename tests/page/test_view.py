@@ -194,6 +194,9 @@ def test_the_parts_of_a_budget(tmp_path):
     assert stages.count("last rounds again") == 1
     run = next(arm for arm in shown["arms"] if arm["stage"] == "run")
     assert run["parent"] is not None
+    assert shown["parts"].startswith("A rung of 3 arms, a duel ")
+    toys.tune(store=tmp_path / "other")
+    assert view(tmp_path / "other")["parts"] == ""
 
 
 def test_the_untuned_default_is_beside(tmp_path):

@@ -16,7 +16,7 @@ from fedtuner.errors import counted, one_line
 from fedtuner.page.curves import VALUES, Curve, curves, short, window_of
 from fedtuner.page.history import History
 from fedtuner.page.importance import importance
-from fedtuner.page.stages import stage
+from fedtuner.page.stages import stage, told
 from fedtuner.page.theta import Thetas, columns
 from fedtuner.report import served
 from fedtuner.report.show import headline, without_examples
@@ -75,6 +75,7 @@ class Views:
         shown = _configurations(journal, found, f"error_{when}", space)
         ranked = tuple((row["early"], *map(str, row["values"])) for row in shown["rows"])
         groups = journal.group_of
+        made_arms = [self._arm(journal, arm, space, found[arm]) for arm in found]
         made = {
             "name": one_line(name, 200),
             "headline": self._once("headline", None, lambda: headline(described)),
@@ -92,7 +93,8 @@ class Views:
             "evaluations": strict(evaluated),
             "notes": [*without_examples(evaluated), *_undefined(evaluated, metric)],
             "pays": won is not None and journal.fine_tuning_pays,
-            "arms": [self._arm(journal, arm, space, found[arm]) for arm in found],
+            "arms": made_arms,
+            "parts": told([arm["stage"] for arm in made_arms]),
             "untuned": default,
             "incumbent": _incumbent(history, found),
             "configurations": shown,
@@ -158,7 +160,8 @@ class Views:
     def _arm(self, journal: Journal, id: int, space: Space, found: Mapping[str, Curve]) -> dict[str, Any]:
         gone = id in journal.eliminated and not (journal.won and journal.won.arm == id)
         ended, rounds = journal.ended.get(id, ""), len(journal.own_records[id])
-        made_from = gone, ended, rounds, len(journal.arms)  # a later arm may say what part this one has
+        # A later arm, or an extension, may say what part this one has.
+        made_from = gone, ended, rounds, len(journal.arms), len(journal.extended)
         return self._once(("arm", id), made_from, lambda: self._make_arm(journal, id, space, found, gone))
 
     def _make_arm(

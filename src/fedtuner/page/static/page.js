@@ -206,9 +206,8 @@
   function drawLineage() {
     const s = study();
     if ($("lineage").hidden) return;
-    const say = valueOf(s, "error"), shown = family(s), returns = s.arms.filter((a) => a.stage === "return").length, again = s.arms.some((a) => a.stage === "last rounds again");
-    const duel = s.arms.some((a) => a.stage === "run");
-    put("lineage-text", `An arm that continues another one's model begins on the dotted line.${duel ? ` A rung of ${s.arms.filter((a) => a.stage === "rung").length || 1}, a duel from the best one's model, and a long run${returns ? ` that went back ${returns === 1 ? "once" : `${returns} times`}` : ""}.${again ? " Its last rounds were trained again with a smaller step, to see what clients should fine-tune with." : ""}` : ""}`);
+    const say = valueOf(s, "error"), shown = family(s);
+    put("lineage-text", `An arm that continues another one's model begins on the dotted line.${s.parts && ` ${s.parts}`}`);
     $("lineage-chart").style.height = `${70 + 26 * shown.length}px`;
     const chart = draw("lineage-chart", lineage(s, chosen), `${plural(shown.length, "arm")}, ${shown.filter((a) => a.parent).length} of which continue another. The list below has each.`);
     chart.off("click");
