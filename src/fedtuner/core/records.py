@@ -127,7 +127,7 @@ class Plan:
     def tally(
         self, change: Vector | None, examples: int, before: Metrics, after: Metrics,
         values: Mapping[int, tuple[float, float]], reported: int | None = None,
-        extra: Mapping[str, Any] | None = None,
+        *, extra: Mapping[str, Any] | None = None,
     ) -> Tally:  # fmt: skip
         """Return the tally of a round whose reports were aggregated elsewhere: for servers outside fedtuner.
 
