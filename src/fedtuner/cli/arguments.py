@@ -93,7 +93,7 @@ def _on_studies(commands: Any) -> None:
     run.add_argument("--extend", type=whole, metavar="BUDGET", help="go on after the end until BUDGET rounds are used")
     run.add_argument("--resume-winner", type=whole, metavar="ROUNDS", help="then train the winner on for ROUNDS rounds")
     run.add_argument("--retrain", type=whole, metavar="ROUNDS", help="then train its configuration from new weights")
-    run.add_argument("--baseline", action="store_true", help="also train the untuned default, to compare with")
+    run.add_argument("--baseline", action="store_true", help="also train your own settings, to compare with")
     run.add_argument(
         "--evaluate-sample",
         type=whole,

@@ -10,7 +10,7 @@ from typing import Any
 from fedtuner import checks, methods, samplers
 from fedtuner.core.executor import OpenExecutor
 from fedtuner.core.federation import Federation
-from fedtuner.core.method import Method, check
+from fedtuner.core.method import Method, check, defaults
 from fedtuner.core.place import Place
 from fedtuner.core.sampler import Sampler
 from fedtuner.core.schedule import Schedule
@@ -96,8 +96,8 @@ def prepare(
     setup = resolve(problem, **filled)
     if space is not None:
         _warn_of_unread(setup, space)
-    today = Space() if budget is None and recipe is None else _today(setup, problem, len(warm[:1]))
-    default = with_named_optimiser(method, space)[0], given.get("cooling", 0.0), today
+    named, asked = with_named_optimiser(method, space)
+    default = named, given.get("cooling", 0.0), _today(setup, asked or Space(), len(warm))
     return Study(setup, problem, Where.at(store, workers=workers, executor=executor, watch=watching(watch)), default)
 
 
@@ -142,14 +142,17 @@ def _filled(problem: Federation, given: dict[str, Any], budget: int | None, reci
     return settings
 
 
-def _today(setup: Setup, problem: Federation, arm: int) -> Space:
-    """Return the configuration that the user has now: a recipe's first arm of its own, as far as the user gave it."""
-    if not isinstance(setup.sampler, samplers.Include):
-        return Space()
-    if problem.model.own_training:  # its code may read what the space fixes, too
-        return Space(*setup.sampler.propose(setup.space, setup.seed, arm, 0, ()))
-    first = setup.sampler.configs[arm]
-    return Space(first["client"], first["server"])
+def _today(setup: Setup, asked: Space, warm: int) -> Space:
+    """Return the configuration that the user has now: the first one of ``include``, and what the space fixes.
+
+    It is what a recipe's default arm has. ``warm`` is how many of the included ones another study has found.
+    """
+    configs = setup.sampler.configs if isinstance(setup.sampler, samplers.Include) else ()
+    first = configs[min(warm, 1)] if len(configs) > warm else {"client": {}, "server": {}}
+    client, server = samplers.Include((first,), samplers.uniform).propose(asked, setup.seed, 0, 0, ())
+    if first["server"].get("optimiser", usual := setup.method.server["optimiser"].default) != usual:
+        server = {**defaults(setup.method.server), **server}  # the arm has these, not that optimiser's own defaults
+    return Space(client, server)
 
 
 def _included(problem: Federation, method: Method, given: Any) -> tuple[Table, ...]:
@@ -263,7 +266,10 @@ def _for_real(study: Study, problem: Federation, settings: Mapping[str, Any]) ->
 
 
 def untuned(study: Study, progress: bool | Show | None = None, rounds: int | None = None) -> Study:
-    """Train the method's default configuration, or the user's own (``include=``), as it was before any tuning.
+    """Train your own settings, as they were before any tuning: what there is to beat.
+
+    They are the method's defaults, but for the values that the space gives in place of ranges, and those of the first
+    configuration of ``include``: what the default arm has, with the server's own step where ``budget`` chose FedExP.
 
     It gets all the study's rounds, or ``rounds`` of them. Its model after as many rounds as the study's longest arm is
     kept, too: ``untuned(study).evaluate(rounds=study.schedule.longest)``. Its store is the folder ``untuned`` inside
