@@ -30,17 +30,25 @@ class Scores:
         return self._first[arm]
 
     def evidence(self, until: Mapping[int, int], scoring: Scoring, target: str) -> Evidence:
-        """Return arms' scores and records up to a round each, for a schedule of this scoring and target."""
+        """Return arms' scores and records up to a round each, for a schedule of this scoring and target.
+
+        An arm that has ended later had not ended then: a schedule that is run again must see what it saw before.
+        """
         journal = self._journal
+        ended = {arm: why for arm, t in until.items() if (why := self._ended(arm, t))}
         records = {arm: journal.records(arm, t) for arm, t in until.items()}
         scores = {arm: scoring.score(rounds, target) for arm, rounds in records.items()}
-        scores |= {arm: (math.inf, math.inf) for arm in until if arm in journal.failed}
+        scores |= {arm: (math.inf, math.inf) for arm, why in ended.items() if why == "failed"}
         for arm, t in until.items():
             self._compared.setdefault(arm, {})[t] = scores[arm]
             if math.isfinite(scores[arm][0]):
                 self._lowest = min(self._lowest, (scores[arm][0], arm))
-        ended = {arm: journal.ended[arm] for arm in until if arm in journal.ended}
         return Evidence(scores, records, ended, {arm: journal.arms[arm] for arm in until})
+
+    def _ended(self, arm: int, until: int) -> str:
+        """Return why an arm has ended by a round; empty if it had not. It fails in the round after its last one."""
+        why, last = self._journal.ended.get(arm, ""), self._journal.round_of(arm)
+        return why if last < until or (last == until and why != "failed") else ""
 
     def last(self, arm: int) -> Score:
         """Return the score at which an arm was last compared; infinite if it never was."""
