@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import replace
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 
 import fedtuner as ft
 import toys
 from fedtuner import cli, samplers
+from fedtuner.core.schedule import Evidence, Scoring, Start, Step
 from fedtuner.errors import SpecError, StoreError
 from fedtuner.report import to_optuna
 
@@ -20,6 +23,21 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 SPACE = toys.MIXED
 DIVERGING = ft.Space(client={"lr": ft.Float(0.5, 1.0)}, server={"lr": [1.0, 3e38]})
 State = optuna.trial.TrialState
+
+
+@dataclass(frozen=True)
+class GoesBack:
+    """Its winner is taken at an earlier round than its last, and no arm has as many rounds as one may have."""
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    scoring: ClassVar[Scoring] = Scoring()
+    budget: int = 16
+    longest: int = 8
+
+    def steps(self) -> Generator[Step, Evidence, tuple[int, int]]:
+        yield Step({0: 4, 1: 4}, {0: Start(), 1: Start()})
+        yield Step({1: 7}, {}, (0,), ((1, 4),))
+        return 1, 4
 
 
 @pytest.fixture
@@ -126,6 +144,18 @@ def test_arms_by_optuna_and_methods_of_ones_own_are_read_from_the_folder_alone(t
             assert trial.params == {f"client.{n}": client[n] for n in SPACE.client} | {
                 f"server.{n}": arm.server[n] for n in SPACE.server
             }
+
+
+def test_the_winner_is_complete_however_many_rounds_it_has(tmp_path):
+    study = toys.tune(schedule=GoesBack(), store=tmp_path / "mine")
+    to_optuna.export(study.path, f"{tmp_path}/journal.log")
+    there = read(f"{tmp_path}/journal.log")
+    assert [trial.state for trial in there.trials] == [State.PRUNED, State.COMPLETE]
+    best = there.best_trial
+    assert (best.user_attrs["arm"], best.user_attrs["rounds"]) == study.winner == (1, 4)
+    assert best.value == study.best.score == score(study, 1, 4)
+    assert set(best.intermediate_values) == {1, 2, 3, 4}
+    assert best.user_attrs["confidence"] == study.best.theta.max()
 
 
 def test_scores_with_a_discount_and_by_loss(tmp_path):

@@ -2,7 +2,8 @@
 
 A trial's parameters are the arm's server configuration and its client configuration (the mode of theta where there are
 several candidates); its intermediate values are the arm's scores after each round, and so at each rung; an arm that was
-trained to its end is complete, one that was eliminated is pruned, one that diverged has failed.
+trained to its end or has won is complete, one that was eliminated is pruned, one that diverged has failed. The winner
+is shown as of the round at which it was taken.
 """
 
 from __future__ import annotations
@@ -60,9 +61,12 @@ def export(path: Place, url: str, name: str | None = None) -> tuple[str, int]:
 def _trial(journal: Journal, arm: int) -> FrozenTrial:
     from optuna.trial import TrialState, create_trial
 
-    records, done = journal.records(arm), journal.round_of(arm)
+    won = journal.won if journal.won is not None and journal.won.arm == arm else None
+    done = won.round if won else journal.round_of(arm)
+    records = journal.records(arm, done)
     curve = {record.round: journal.score(arm, record.round)[0] for record in records}
-    ended = TrialState.COMPLETE if done >= journal.setup["schedule"]["longest"] else TrialState.PRUNED
+    whole = won is not None or done >= journal.setup["schedule"]["longest"]
+    ended = TrialState.COMPLETE if whole else TrialState.PRUNED
     if records[-1].diverged or not math.isfinite(curve[done]):
         ended = TrialState.FAIL
     candidates, _ = journal.offers((arm, done))
@@ -76,7 +80,7 @@ def _trial(journal: Journal, arm: int) -> FrozenTrial:
         intermediate_values={t: score for t, score in curve.items() if math.isfinite(score)},
         user_attrs={
             "arm": arm,
-            "winner": journal.won is not None and arm == journal.won.arm,
+            "winner": won is not None,
             "rounds": done,
             "diverged": records[-1].diverged,
             "candidates": len(candidates),
