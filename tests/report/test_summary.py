@@ -57,6 +57,23 @@ class Offspring:
         return 2, 6
 
 
+@dataclass(frozen=True)
+class Ending:
+    """An arm of six rounds and a child of two, whose training is to end after some rounds; 0: that is not known."""
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    scoring: ClassVar[Scoring] = Scoring()
+    first: int = 0
+    child: int = 0
+    budget: int = 8
+    longest: int = 8
+
+    def steps(self) -> Generator[Step, Evidence, tuple[int, int]]:
+        yield Step({0: 6}, {0: Start(horizon=self.first or None)})
+        yield Step({1: 8}, {1: Start(parent=(0, 6), horizon=self.child or None)})
+        return 1, 8
+
+
 STUDIES = {
     "halving": {},
     "random search": {"schedule": ft.random_search(12, 3)},
@@ -165,6 +182,64 @@ def test_a_baseline_is_told_beside_it(tmp_path):
     assert "untuned" not in summary(tmp_path / "s")["evaluations"]  # it was not evaluated
     errors = base.evaluate("test")
     assert summary(tmp_path / "s")["evaluations"]["untuned"]["test mode error"] == errors
+
+
+@pytest.mark.parametrize(
+    ("first", "child", "part"),
+    [
+        (8, 0, None),  # the winner trained with the whole step
+        (0, 8, 50),
+        (0, 9, 25),  # it was taken in the midst of it
+        (0, 10, None),  # and before it
+        (8, 6, 50),  # its parent's last rounds
+        (0, 6, None),
+    ],
+)
+def test_only_a_winner_that_was_cooled_is_told_so(tmp_path, first, child, part, capsys):
+    toys.tune(store=tmp_path / "s", schedule=Ending(first, child), cooling=0.5)
+    found = summary(tmp_path / "s")
+    assert found["cooled"] == (part or 0) / 100
+    print_summary(found)
+    said = capsys.readouterr().out
+    assert (f"cooled over the last {part} % of its rounds" in said) == ("cooled" in said) == (part is not None)
+
+
+def test_the_untuned_default_is_told_with_its_own_rounds(tmp_path, capsys):
+    """The winner has six rounds, an arm may have eight, and the default was trained for twelve of the sixteen."""
+    study = toys.tune(store=tmp_path / "s", schedule=Offspring())
+    base = ft.untuned(study, progress=False, rounds=12)
+    for split in ("test", "valid"):
+        study.evaluate(split)
+        base.evaluate(split)
+    assert summary(tmp_path / "s")["untuned_rounds"] == {"untuned": 12}
+    base.evaluate("test", rounds=8)
+    found = summary(tmp_path / "s")
+    assert found["untuned_rounds"] == {"untuned": 12, "untuned_as_long": 8}
+    assert found["evaluations"]["untuned_as_long"]["test mode error"] == base.evaluate("test", rounds=8)
+    found["evaluations"]["untuned"]["valid mode error"] = found["evaluations"]["tuned"]["valid mode error"]
+    print_summary(found)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "untuned (the method's default, 12 rounds), test" in said
+    assert "untuned (the method's default, as long as the longest arm may be: 8 rounds), test" in said
+    assert "than that of the untuned default with 12 rounds: here tuning has not paid" in said
+    assert "as long as the winner" not in said
+
+
+def test_the_untuned_default_is_shown_as_long_as_the_winner_where_that_is_known(tmp_path, capsys):
+    study = toys.tune(store=tmp_path / "s", schedule=Offspring())
+    study.evaluate("test")
+    base = ft.untuned(study, progress=False)
+    base.evaluate("test")
+    known = base.evaluate("test", rounds=8)
+    folder = Folder(base.path)
+    *before, last = folder.events()
+    shorter = replace(last, round=6, result=replace(last.result, error_before=0.25))
+    folder.journal.write_bytes(encode([*before, last, shorter]))
+    found = summary(tmp_path / "s")
+    assert found["untuned_rounds"] == {"untuned": 16, "untuned_as_long": 6}
+    assert found["evaluations"]["untuned_as_long"]["test mode error"] == {**known, "global": 0.25}
+    print_summary(found)
+    assert "untuned (the method's default, as long as the winner: 6 rounds), test" in capsys.readouterr().out
 
 
 def test_a_study_without_evaluations_says_nothing_of_them(tmp_path, capsys):

@@ -123,7 +123,7 @@ def print_summary(summary: Mapping[str, Any], arms: bool = True) -> None:
         "server",
         escape(
             (_config(result["server"], described["server"], defaults.get("server")) or "nothing was tuned")
-            + _steps(result, described)
+            + _steps(result, described, summary["cooled"])
         ),
     )
     confidence = max(result["theta"])
@@ -195,10 +195,10 @@ def _print_verdict(out: Console, summary: Mapping[str, Any], metric: Metric) -> 
     evaluations, side = summary["evaluations"], summary["spec"]["target"]
     tuned, untuned = (evaluations.get(name, {}).get("valid mode error", {}) for name in ("tuned", "untuned"))
     if side in tuned and side in untuned and not tuned[side] < untuned[side]:
-        how = "higher" if metric.maximise else "lower"
+        how, rounds = "higher" if metric.maximise else "lower", summary["untuned_rounds"]["untuned"]
         out.print(
-            f"On validation data the {side} {metric.name} is no {how} than that of the untuned default with the same "
-            f"{summary['budget']} rounds: here tuning has not paid."
+            f"On validation data the {side} {metric.name} is no {how} than that of the untuned default with "
+            f"{'the same ' if rounds == summary['budget'] else ''}{counted(rounds, 'round')}: here tuning has not paid."
         )
 
 
@@ -206,22 +206,15 @@ def _print_evaluations(out: Console, summary: Mapping[str, Any], metric: Metric)
     from rich.markup import escape
     from rich.table import Table
 
-    evaluations, budget, longest = summary["evaluations"], summary["budget"], summary["spec"]["schedule"]["longest"]
+    evaluations = summary["evaluations"]
     samples = {int(v["sample"]): v for kept in evaluations.values() for v in kept.values() if "sample" in v}
     over = f"{metric.name} over {'' if samples else 'all '}clients (95 %)"
     table = Table(over, "global", "personalized", box=None, pad_edge=False, header_style="dim")
-    untuned = "untuned (the method's default, {})"
-    notes = {
-        **{name: f"retrained from new weights, {name.rpartition('-')[2]} rounds" for name in evaluations},
-        "tuned": "tuned",
-        "untuned": untuned.format(counted(budget, "round")),
-        "untuned_as_long": untuned.format(f"as long as the winner: {counted(longest, 'round')}"),
-    }
     for name, kept in evaluations.items():
         for key, value in kept.items():
             split, config, measured = key.split(" ")
             if measured == "error":
-                how = f"{notes[name]}, {split}" + (", sampled configurations" if config == "sample" else "")
+                how = f"{_whose(name, summary)}, {split}" + (", sampled configurations" if config == "sample" else "")
                 how += f" ({_drawn(value)})" if "sample" in value else ""
                 how += f" (missing clients: {value['missing']})" if "missing" in value else ""
                 how += f" (undefined for {counted(int(value['undefined']), 'client')})" if "undefined" in value else ""
@@ -239,6 +232,19 @@ def _print_evaluations(out: Console, summary: Mapping[str, Any], metric: Metric)
         )
     for line in without_examples(evaluations):
         out.print(line)
+
+
+def _whose(name: str, summary: Mapping[str, Any]) -> str:
+    """Return in words which model was evaluated."""
+    if name == "tuned":
+        return name
+    if name not in summary["untuned_rounds"]:
+        return f"retrained from new weights, {name.rpartition('-')[2]} rounds"
+    rounds, long = summary["untuned_rounds"][name], ""
+    if name == "untuned_as_long":
+        winner = rounds == summary["result"]["rounds"]
+        long = f"as long as the {'winner' if winner else 'longest arm may be'}: "
+    return f"untuned (the method's default, {long}{counted(rounds, 'round')})"
 
 
 def _drawn(value: Mapping[str, Any]) -> str:
@@ -285,13 +291,13 @@ def _print_arms(out: Console, summary: Mapping[str, Any], metric: Metric) -> Non
     out.print(table)
 
 
-def _steps(result: Mapping[str, Any], described: Mapping[str, Any]) -> str:
-    """Return how the server steps, as far as it was not tuned: its optimiser, and the cooling."""
+def _steps(result: Mapping[str, Any], described: Mapping[str, Any], cooled: float) -> str:
+    """Return how the server steps, as far as it was not tuned: its optimiser, and over which part it was cooled."""
     optimiser, known = result["server"].get("optimiser", "sgd"), described.get("defaults", {}).get("server", {})
     said = optimiser == "sgd" or _config({"optimiser": optimiser}, described["server"], known)
     how = [] if said else [f"optimiser {optimiser}"]
-    if described.get("cooling"):
-        how.append(f"cooled over the last {100 * described['cooling']:.0f} % of its rounds")
+    if part := round(100 * cooled):
+        how.append(f"cooled over the last {part} % of its rounds")
     return f"  ({', '.join(how)})" if how else ""
 
 

@@ -34,11 +34,13 @@ def summary(path: Place) -> dict[str, Any]:
         "late": study.late_by_client,
         "failed": {str(arm): error for arm, error in sorted(study.failed.items())},
         "result": None if study.won is None else result(study),
+        "cooled": _cooled(study),
         "evaluations": evaluations(study, default, again),
         "spreads": {
             name: {how: {"global": e.spread_before, "personalized": e.spread_after} for how, e in kept.items()}
             for name, kept in _all_evaluated(study, default, again).items()
         },
+        "untuned_rounds": {} if default is None else _untuned_rounds(study, default),
         "across": breakdowns(study),
         "untuned_across": {} if default is None else breakdowns(default),
         "served": _served(study),
@@ -81,10 +83,21 @@ def _all_evaluated(
 ) -> dict[str, dict[str, Evaluation]]:
     found = {"tuned": _evaluated(study)}
     if default is not None:
-        found["untuned"] = _evaluated(default)
-        found["untuned_as_long"] = _evaluated(default, study.setup["schedule"]["longest"])
+        found |= {name: _evaluated(default, rounds) for name, rounds in _untuned_rounds(study, default).items()}
     found |= {name: _evaluated(one) for name, one in again.items()}
     return {name: kept for name, kept in found.items() if kept}
+
+
+def _untuned_rounds(study: Journal, default: Journal) -> dict[str, int]:
+    """Return after how many rounds the untuned default is shown: after all, and after fewer, if it was evaluated then.
+
+    Those are as many as the winner has, where that is known, else as many as the longest arm may have.
+    """
+    if default.won is None:
+        return {}
+    fewer = {at[1] for at, _, _ in default.evaluations if at[0] == default.won.arm} - {default.won.round}
+    shown = study.won.round if study.won is not None and study.won.round in fewer else max(fewer, default=0)
+    return {"untuned": default.won.round} | ({"untuned_as_long": shown} if fewer else {})
 
 
 def journal_of(path: Place) -> Journal:
@@ -147,9 +160,27 @@ def result(study: Journal) -> dict[str, Any]:
     }
 
 
+def _cooled(study: Journal) -> float:
+    """Return over which last part of its arm's rounds the winner's server took a smaller and smaller step.
+
+    An arm without a horizon is not cooled. One that begins at its horizon trains the last rounds of its parent.
+    """
+    won, cooling = study.won, float(study.setup.get("cooling", 0.0))
+    if won is None:
+        return 0.0
+    arm = study.arms[won.arm]
+    if arm.parent is not None and arm.horizon == arm.parent[1]:
+        arm = study.arms[arm.parent[0]]
+    begun = arm.parent[1] if arm.parent else 0
+    if arm.horizon is None or won.round <= begun:
+        return 0.0
+    whole = arm.horizon - cooling * (arm.horizon - begun)  # the round up to which the step was the whole
+    return max(0.0, (won.round - whole) / (won.round - begun))
+
+
 def _evaluated(study: Journal, rounds: int | None = None) -> dict[str, Evaluation]:
     """Return what was evaluated of the winner, or of it after fewer rounds, by names such as ``test mode``."""
-    if study.won is None or rounds == study.won.round:
+    if study.won is None:
         return {}
     key = (study.won.arm, study.won.round if rounds is None else rounds)
     return {f"{split} {config}": found for (at, split, config), found in study.evaluations.items() if at == key}
