@@ -135,7 +135,10 @@ def test_what_cannot_be_extended_is_told(tmp_path):
 
 def test_a_larger_budget_in_the_same_store_is_told_how_to_go_on(tmp_path):
     tune(tmp_path / "s")
-    with pytest.raises(StoreError, match=r"6 in the store, 9 now.*with them --extend 9 \(study\.extend\(9\)\)"):
+    with pytest.raises(
+        StoreError,
+        match=r"^budget = 6 in the store, 9 now: .*keep budget = 6 and give --extend 9 \(study\.extend\(9\)\)",
+    ):
         tune(tmp_path / "s", schedule=replace(RANDOM, budget=9))
     for other in ({"schedule": replace(RANDOM, budget=3)}, {"schedule": replace(RANDOM, budget=9), "seed": 1}):
         with pytest.raises(StoreError) as error:

@@ -44,15 +44,20 @@ def refuse_another(name: str, old: Begun, new: Begun) -> None:
         "problem.fingerprint: the clients' data has changed" if one.startswith("problem.fingerprint: ") else one
         for one in tables.differences(was, now)
     ]
-    budgets = [table["schedule"]["budget"] for table in (was, now)]
-    rounds = all(one.startswith(("schedule.", "sampler.")) for one in changed) and budgets[0] < budgets[1]
-    changed += [f"{part}: its code, or what it holds, has changed" for part in code.changed(old.code, new.code)]
+    of_code = [f"{part}: its code, or what it holds, has changed" for part in code.changed(old.code, new.code)]
+    stored, asked = (table["schedule"]["budget"] for table in (was, now))
+    if stored != asked and not of_code and all(one.startswith(("schedule.", "sampler.")) for one in changed):
+        more = f" and give --extend {asked} (study.extend({asked}))" if asked > stored else ""
+        raise StoreError(
+            f"budget = {stored} in the store, {asked} now: {name} holds a study of {stored} rounds. To go on with it "
+            f"keep budget = {stored}{more}; for another study use another --store (store=)"
+        )
+    changed += of_code
     if changed:
         first = one_line("; ".join(changed[:5]), 240)
         raise StoreError(
             f"{name} holds another study ({first}{' ...' if len(changed) > 5 else ''}). "
             "Use another --store (store=), or run with the stored settings to continue"
-            + (f"; for more rounds with them --extend {budgets[1]} (study.extend({budgets[1]}))" if rounds else "")
         )
 
 
