@@ -344,7 +344,12 @@ def test_tuning_by_a_budget_leaves_fedex_out_unless_it_is_asked_for():
         ({"budget": 100, "schedule": toys.SCHEDULE}, r"budget and schedule are both given"),
         ({"recipe": ft.paper(300), "schedule": toys.SCHEDULE}, r"recipe and schedule are both given"),
         ({"budget": 100, "recipe": ft.auto(100)}, r"budget and recipe are both given"),
-        ({"recipe": 100}, r"recipe = 100, but must be a function, such as fedtuner.auto\(500\)"),
+        ({"recipe": 100}, r"recipe = 100, but must be ft.auto\(500\), which is budget=500, or ft.paper\(2"),
+        (
+            {"recipe": "paper"},
+            r"recipe = 'paper', but must be ft.auto\(500\), which is budget=500, or ft.paper\(2000\)",
+        ),
+        ({"recipe": ft.paper}, r"recipe = <class .*Paper'>, but must be ft.auto\(500\), .* or ft.paper\(2000\)"),
         ({"budget": 100, "include": {"lr": 1}}, r"include = .*, but must be a list of tables"),
     ],
 )

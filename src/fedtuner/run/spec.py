@@ -14,7 +14,8 @@ budget = 500                  rounds to spend; all that is not said is chosen fo
 [tuner]                       in place of [fedex]: kind = "fedex", "kernel" (and width), "gaussian" (deviation, rate,
                               metric, signal), "fedpop", "none" or your own, and its settings
 [client] and [server]         only ranges (and lists) that are named are searched; if none is named, the method's own
-                              ranges are, except of what is set to one value
+                              ranges are, except of what is set to one value. With a budget the default, or include's
+                              first configuration, is an arm in any case, as it is what tuning has to beat
 [executor]                    kind = "ray", address, num_cpus, num_gpus, every, problem, code: where rounds are computed
 constraints = ["lr * epochs <= 1"]    what the hyperparameters of an arm must meet together
 
@@ -109,7 +110,7 @@ class Spec:
         method, _ = with_named_optimiser(self._method(), Space(server=optimiser))
         problem = self.load(self.problem) if problem is None else problem
         chosen = {name: getattr(self, name) for name in ("tuner", "schedule", "sampler")}
-        if self.auto is not None:  # what the file does not say is for the recipe to say
+        if self.auto is not None or tuners.inside(self.schedule):  # what the file does not say is for these to say
             chosen = {name: value for name, value in chosen.items() if name in self.named}
         return prepare(
             problem, self.space(method, problem.model), method=method, recipe=self.auto, combine=self.combine,

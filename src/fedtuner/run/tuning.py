@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedtuner import checks, methods, samplers
+from fedtuner import checks, methods, samplers, tables
 from fedtuner.core.executor import OpenExecutor
 from fedtuner.core.federation import Federation
 from fedtuner.core.method import Method, check, defaults
 from fedtuner.core.place import Place
+from fedtuner.core.robust import COMBINES
 from fedtuner.core.sampler import Sampler
 from fedtuner.core.schedule import Schedule
 from fedtuner.core.setup import Setup, check_given, resolve, searched, with_named_optimiser
@@ -19,6 +20,7 @@ from fedtuner.core.store import Store
 from fedtuner.core.tuner import Tuner
 from fedtuner.errors import FedtunerWarning, SpecError, brief, suggest
 from fedtuner.run.auto import auto
+from fedtuner.run.outside import warn_of_outside
 from fedtuner.run.study import Study
 from fedtuner.run.warm import found_by, with_prior
 from fedtuner.run.watch import Show
@@ -79,7 +81,11 @@ def prepare(
         settings["schedule"] = schedule
     method = methods.named(method) if isinstance(method, str) else method
     given = {"method": method, "space": space, **settings}
+    if isinstance(given.get("combine"), str):
+        given["combine"] = tables.read(COMBINES, {"kind": given["combine"]}, "combine", "mean")
     check_given(problem, given)
+    if given.get("cohort") is None:
+        given["cohort"] = _usual_cohort(problem)
     patience = given.pop("patience", None)
     source, warm, priors = given.pop("start_from", None), list[Table](), list[Table]()
     if source is not None:
@@ -94,11 +100,17 @@ def prepare(
     if priors:
         filled["tuner"] = with_prior(filled["tuner"], priors)
     setup = resolve(problem, **filled)
-    if space is not None:
-        _warn_of_unread(setup, space)
     named, asked = with_named_optimiser(method, space)
+    if asked is not None:
+        _warn_of_unread(setup, asked)
+        warn_of_outside(setup, asked, problem.model.hyperparameters, len(warm))
     default = named, given.get("cooling", 0.0), _today(setup, asked or Space(), len(warm))
     return Study(setup, problem, Where.at(store, workers=workers, executor=executor, watch=watching(watch)), default)
+
+
+def _usual_cohort(problem: Federation) -> float:
+    """Return the cohort where none is given: all clients where they are fewer than 10; of devices more may come."""
+    return Setup.cohort if problem.executor else min(Setup.cohort, problem.population())
 
 
 def _warn_of_unread(setup: Setup, space: Space) -> None:
@@ -127,7 +139,9 @@ def _filled(problem: Federation, given: dict[str, Any], budget: int | None, reci
             raise SpecError(f"{word} and schedule are both given, but a schedule has a budget of its own: give one")
         if recipe is None:
             recipe = auto(budget)  # type: ignore[arg-type]  # budget is no None, and what it is auto checks
-        checks.function("recipe", recipe, ", such as fedtuner.auto(500)")
+        if isinstance(recipe, type) or not callable(recipe):
+            rule = "but must be ft.auto(500), which is budget=500, or ft.paper(2000), or a function of your own"
+            raise SpecError(f"recipe = {brief(recipe)}, {rule}")
         made = recipe(problem, given)
         if not isinstance(made, Mapping) or not made.keys() >= {"method", "space"}:
             raise SpecError(f"recipe gave {brief(made)}, but must give the settings that it is given, and its own")
@@ -179,7 +193,7 @@ def tune(
     schedule: Schedule | None = None,
     budget: int | None = None,
     recipe: Recipe | None = None,
-    cohort: float = 10,
+    cohort: float | None = None,
     target: str = "personalized",
     seed: int = 0,
     store: str | Place | Store | None = None,
@@ -194,15 +208,28 @@ def tune(
 ) -> Study:
     """Tune a method's hyperparameters on a problem and return the finished study.
 
+    budget      communication rounds in all; what is not given is chosen for them: ``tune(problem, budget=500)``
+    recipe      in place of budget, who chooses: ``ft.auto(500, arms=, vary=, max_work=, decades=)``, which is what
+                budget=500 means, or ``ft.paper(2000)``, the paper's tuning
     space       only ranges that it names are searched; if it names none, the method's own ranges are, except of what it
                 sets to one value. None: all of the method's and the model's ranges; ``Space()``: nothing
+    include     configurations that are arms from the start, ``[{"client": {"lr": 0.01}}]``: with budget the first is
+                the default that the others are drawn around. One that is best wins, also outside of the space
     method      one of ``fedtuner.methods``, or its name: "fedprox"
     fedex       None: every arm has one client configuration, which only the schedule tunes; ``tuner=`` replaces FedEx,
-                and so does the tuner that a schedule was published with (``fedpop``), unless another is given
-    schedule    by default the paper's successive halving, with 2000 rounds
-    cohort      clients per round, or (0.1) a part of those who are present; ``cohorts="shared"`` gives all arms the
-                same clients in the same round
+                and so does the tuner that a schedule was published with (``fedpop``), unless another is given. With
+                budget there is none unless it is given
+    schedule    in place of budget: by default the paper's successive halving, with 2000 rounds
+    cohort      clients per round, or (0.1) a part of those who are present. None: 10, or all of fewer
+    cohorts     "shared" gives all arms the same clients in the same round, "independent" others; "auto": shared of few
+    weights     "shared": all arms begin from the same initial weights; "independent": each from its own
     target      arms are compared by the clients' models ("personalized") or the server's ("global")
+    across      whose errors arms are compared by: "clients" (all), "worst tenth", "worst group"
+    cooling     the last part of an arm's rounds, from 0 to 1, in which the server's step falls
+    combine     how the server combines updates: "mean", "median", or e.g. ``fedtuner.core.robust.Trimmed(0.1)``
+    privacy     noise that hides single clients: ``fedtuner.core.privacy.Gaussian(epsilon=8)``
+    screens     functions that bound or drop single reports, in place of the problem's own
+    failing     "stop": an error in clients' code stops the study; "end": it ends its arm alone
     store       a folder, or a URL such as s3://bucket/name; the same call continues the study in it. None: nothing
                 is kept
     workers     processes, by default one per core; the result does not depend on their number
@@ -215,9 +242,10 @@ def tune(
                 here, with all the rounds of the budget
     timeout     seconds after which the study (with a proxy: the search) ends; the best arm so far wins
     patience    rounds, over all arms, after which the study ends if no score has improved; its best arm wins
+    executor    where rounds are computed, such as ``ft.ray()``: docs/cluster.md
+    watch       called with the journal's events: a function, a ``watchers.Watcher``, or several
 
-    Further settings are the other fields of ``Setup``; and ``executor`` and ``watch``, which do not change results:
-    ``watch`` is called with the journal's events: a function, a ``watchers.Watcher``, or several.
+    All but store, workers, progress, executor and watch is part of the study: the store remembers it.
     """
     if proxy is not None and not isinstance(proxy, Federation):
         raise SpecError(f"proxy is {type(proxy).__name__}, but must be a Simulation(task, clients)")
