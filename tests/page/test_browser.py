@@ -56,6 +56,7 @@ def option(page, chart):
     )
 
 
+@pytest.mark.filterwarnings("ignore:.*outside of the space")
 @pytest.mark.parametrize(
     ("name", "viewport"), [(name, LAPTOP) for name in STUDIES] + [("halving", PHONE), ("a budget", PHONE)]
 )

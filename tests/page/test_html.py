@@ -89,6 +89,7 @@ def test_several_studies_are_compared_with_intervals(tmp_path, fedtuner):
     assert "all.html" in out
 
 
+@pytest.mark.filterwarnings("ignore:.*outside of the space")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_kind_of_study_has_a_page(name, tmp_path, fedtuner):

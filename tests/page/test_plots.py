@@ -62,6 +62,7 @@ def test_a_figure_has_what_the_view_has(stores):
     assert [view["name"] for view in several] == [str(stores / "a0"), str(stores / "b0")]
 
 
+@pytest.mark.filterwarnings("ignore:.*outside of the space")
 @pytest.mark.slow
 def test_values_outside_the_ranges_are_drawn_on_their_axes():
     lines = toys.tune(**STUDIES["values outside the ranges"]).plot("configurations").axes[0].lines

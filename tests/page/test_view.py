@@ -24,6 +24,7 @@ from fedtuner.run.store import Folder
 from fedtuner.run.store.lines import encode
 
 
+@pytest.mark.filterwarnings("ignore:.*outside of the space")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_view_has_the_journals_values(name, tmp_path):
@@ -260,6 +261,7 @@ def test_importance_finds_the_hyperparameter_that_matters():
     assert "nothing to compare" in importance({"axes": axes[:1], "rows": rows})["why"]
 
 
+@pytest.mark.filterwarnings("ignore:.*outside of the space")
 def test_an_axis_has_a_place_for_every_value_that_an_arm_has(tmp_path):
     toys.tune(store=tmp_path / "s", **STUDIES["values outside the ranges"])
     shown = view(tmp_path / "s")["configurations"]

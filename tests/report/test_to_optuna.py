@@ -191,6 +191,7 @@ def test_a_folder_is_still_where_the_model_goes(tmp_path, study):
     assert (tmp_path / "a" / "model.safetensors").read_bytes() == (tmp_path / "b" / "model.safetensors").read_bytes()
 
 
+@pytest.mark.filterwarnings("ignore:.*outside of the space")
 def test_included_arms_outside_of_the_ranges_are_exported_as_they_are(tmp_path):
     outside = {"lr": 5.0, "epochs": 9, "batch": 3, "weight_decay": 0.0}
     study = toys.tune(space=SPACE, method="fedavg", include=[{"client": outside}], store=tmp_path / "mine", workers=1)
@@ -202,6 +203,7 @@ def test_included_arms_outside_of_the_ranges_are_exported_as_they_are(tmp_path):
     assert params["client.lr"] >= 1.0
 
 
+@pytest.mark.filterwarnings("ignore:.*outside of the space")
 @pytest.mark.slow
 @pytest.mark.parametrize("live", [False, True])
 def test_a_database_takes_included_arms_outside_of_lists_and_logarithms(tmp_path, live):
