@@ -213,7 +213,7 @@ def test_another_budget_in_a_store_is_said_first(tmp_path):
     with pytest.raises(StoreError, match=more) as error:
         of(100).run(progress=False)
     assert "sampler" not in str(error.value)
-    with pytest.raises(StoreError, match=r"^budget = 70 in the store, 40 now: .* keep budget = 70; for another study"):
+    with pytest.raises(StoreError, match=r"holds another study \(schedule.budget: 70 in the store, 40 now; "):
         of(40).run(progress=False)
     of(70).extend(100, progress=False)  # as the message says
     with pytest.raises(StoreError, match=r"holds another study \(.*seed: 0 in the store, 1 now"):

@@ -46,12 +46,14 @@ def refuse_another(name: str, old: Begun, new: Begun) -> None:
     ]
     of_code = [f"{part}: its code, or what it holds, has changed" for part in code.changed(old.code, new.code)]
     stored, asked = (table["schedule"]["budget"] for table in (was, now))
-    if stored != asked and not of_code and all(one.startswith(("schedule.", "sampler.")) for one in changed):
-        more = f" and give --extend {asked} (study.extend({asked}))" if asked > stored else ""
+    follows = [one.startswith(("schedule.", "sampler.")) and not one.startswith("schedule.kind: ") for one in changed]
+    if asked > stored and all(follows) and not of_code:
         raise StoreError(
             f"budget = {stored} in the store, {asked} now: {name} holds a study of {stored} rounds. To go on with it "
-            f"keep budget = {stored}{more}; for another study use another --store (store=)"
+            f"keep budget = {stored} and give --extend {asked} (study.extend({asked})); for another study use another "
+            "--store (store=)"
         )
+    changed = sorted(changed, key=lambda one: not one.startswith("schedule.budget: "))  # the others follow from it
     changed += of_code
     if changed:
         first = one_line("; ".join(changed[:5]), 240)
