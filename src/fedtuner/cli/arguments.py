@@ -12,7 +12,7 @@ from fedtuner.cli import data, experiments, pages, studies
 from fedtuner.cli.pages import KINDS
 from fedtuner.core.place import Place
 from fedtuner.core.place import place as place_of
-from fedtuner.errors import SpecError, brief, one_line
+from fedtuner.errors import FedtunerError, brief, one_line
 
 
 class Parser(argparse.ArgumentParser):
@@ -50,9 +50,11 @@ def place(text: str) -> Path:
 
 def store(text: str) -> Place:
     """Return a folder's path or an object store's URL."""
+    from fedtuner.run.store.files import at_home
+
     try:
-        return place_of("the store", text) if "://" in text else place(text)
-    except SpecError as error:
+        return place_of("the store", text) if "://" in text else at_home(place(text))
+    except FedtunerError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 

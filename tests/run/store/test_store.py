@@ -21,6 +21,7 @@ import pytest
 import fedtuner as ft
 import toys
 from crashes import assert_same
+from fedtuner.cli import main
 from fedtuner.core.records import Arm, Blob, Record, Row, State
 from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Evaluation, Joined, Late, Note, Started, Won
 from fedtuner.errors import StoreError
@@ -785,6 +786,61 @@ def test_evaluations_that_cannot_be_written_are_an_error(tmp_path, monkeypatch):
         study.evaluate()
     monkeypatch.undo()
     assert study.evaluate()["global"] > 0
+
+
+# Whose folder it is
+
+
+@pytest.fixture(scope="module")
+def study_in_memory():
+    return toys.tune()
+
+
+@pytest.mark.parametrize("there", ["thesis.tex", "photos/holiday.jpg", "states/ohio.txt", "journal.json"])
+def test_somebody_elses_folder_is_refused_and_left_alone(tmp_path, there):
+    (tmp_path / "s" / there).parent.mkdir(parents=True)
+    (tmp_path / "s" / there).write_text("mine")
+    (tmp_path / "s" / "notes.txt").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(
+        StoreError, match=r"s is no study's folder, but not empty either \(it has .*\): name an empty"
+    ):
+        toys.tune(store=tmp_path / "s", progress=pytest.fail)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("there", ["lock", "log.jsonl", "states/-1-0.safetensors", "proxy/journal.jsonl", ".DS_Store"])
+def test_a_folder_that_has_what_comes_before_a_journal_goes_on(tmp_path, there, study_in_memory):
+    (tmp_path / "s" / there).parent.mkdir(parents=True)
+    (tmp_path / "s" / there).touch()
+    assert toys.tune(store=tmp_path / "s").history == study_in_memory.history
+    (tmp_path / "s" / "notes.txt").write_text("mine")  # it is a study's folder now
+    assert toys.tune(store=tmp_path / "s", progress=pytest.fail).history == study_in_memory.history
+
+
+def test_states_without_a_journal_are_told_as_such_whatever_is_beside_them(tmp_path):
+    toys.tune(store=tmp_path / "s")
+    (tmp_path / "s" / "journal.jsonl").unlink()
+    (tmp_path / "s" / "notes.txt").write_text("mine")
+    with pytest.raises(StoreError, match="has states of a study, but no journal that says which"):
+        toys.tune(store=tmp_path / "s")
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))  # what it is called on Windows
+    monkeypatch.chdir(tmp_path)
+    study = toys.tune(store="~/runs/s")
+    assert study.path == tmp_path / "runs" / "s"
+    assert ft.load("~/runs/s").history == ft.load(Path("~/runs/s")).history == study.history
+    assert toys.tune(store=Folder("~/runs/s"), progress=pytest.fail).history == study.history
+    assert toys.tune(start_from="~/runs/s", fedex=None).journal.arms[0].client == study.best.client
+    study.export(tmp_path / "out")
+    assert toys.tune(start_from="~/out", fedex=None).journal.arms[0].client == study.best.client
+    assert main(["show", "~/runs/s"]) == 0
+    assert not (tmp_path / "~").exists()
+    with pytest.raises(StoreError, match="begins with ~, but there is no such home folder: give the whole path"):
+        toys.tune(store="~nobody-of-this-name/s")
 
 
 # Reading

@@ -23,14 +23,16 @@ from fedtuner.core.memory import blobs_of
 from fedtuner.core.model import Vectors
 from fedtuner.core.records import Key, State
 from fedtuner.core.store import Begun, Done, Event, Note, Started
-from fedtuner.errors import StoreError
-from fedtuner.run.store.files import Files, check_room, disk_errors, exists
+from fedtuner.errors import StoreError, named
+from fedtuner.run.store.files import Files, at_home, check_room, disk_errors, exists
 from fedtuner.run.store.lines import decode, encode, encode_notes
 from fedtuner.run.store.lock import Lock
 from fedtuner.run.store.states import FileBlobs, checksum, loaded, pack
 from fedtuner.run.store.tails import FileTail, Tail
 
 START: Key = (-1, 0)  # the weights that all arms begin from, where they do not come from the seed
+# What a store may hold before its journal: what it writes itself, studies inside it, and what systems put everywhere.
+_OURS = re.compile(r"lock|states|memory|log\.jsonl|proxy|untuned(-\d+)?|retrained-\d+|lost\+found|\..*")
 _STATE = re.compile(r"-?\d+-\d+\.safetensors(\.\d+\.part)?")  # names of states, and of states half written
 
 
@@ -38,7 +40,7 @@ class Folder:
     """A store in a folder of the local disk."""
 
     def __init__(self, path: str | Path, files: Files | None = None) -> None:
-        self.path = Path(path)
+        self.path = at_home(Path(path))
         self.files = files or Files()
         self.blobs = FileBlobs(self.path / "memory", self.files)
         self._lock: Lock | None = None
@@ -110,6 +112,7 @@ class Folder:
             if exists(part) and not part.is_dir():
                 raise StoreError(f"{part} is a file, but a study's store is a folder: use another --store (store=)")
         with disk_errors(self.path):
+            self._refuse_anothers()
             self.files.make_folder(self.path / "states")
             self._lock = Lock(self.path)
             self.blobs = replace(self.blobs, held=self._lock.held)
@@ -119,6 +122,18 @@ class Folder:
             except BaseException:
                 self.close()
                 raise
+
+    def _refuse_anothers(self) -> None:
+        """Refuse a folder that holds other things than a study."""
+        if self.exists() or not exists(self.path) or (exists(self.path / "states") and self._is_used()):
+            return
+        others = sorted(file.name for file in self.path.iterdir() if not _OURS.fullmatch(file.name))
+        if others:
+            few = ", ".join(map(named, others[:3])) + (" ..." if len(others) > 3 else "")
+            raise StoreError(
+                f"{self.path} is no study's folder, but not empty either (it has {few}): name an empty folder or a new "
+                "one in --store (store=)"
+            )
 
     def _adopt(self) -> None:
         self._read, self._size, unfinished = self._decode()
