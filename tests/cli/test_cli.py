@@ -76,8 +76,8 @@ def test_run_prints_what_was_found_and_where_it_is(here, fedtuner):
     assert f"lr {best['client']['lr']:.4g}" in out
     names = {
         "tuned": "tuned, test",
-        "untuned": "untuned (the method's default, 30 rounds), test",
-        "untuned_as_long": "untuned (the method's default, as long as the winner: 10 rounds), test",
+        "untuned": "untuned (the default, 30 rounds), test",
+        "untuned_as_long": "untuned (the default, as long as the winner: 10 rounds), test",
     }
     for key, name in names.items():
         errors = found["evaluations"][key]["test mode error"]
@@ -159,7 +159,7 @@ def test_a_budget_in_place_of_a_schedule(here, fedtuner):
     found = summary(here / "runs" / "study-fedavg-70-rounds-seed0")
     assert found["spec"]["schedule"]["kind"] == "duel"
     assert found["rounds_used"] == 70
-    assert "untuned (the method's default, 70 rounds), test" in out
+    assert "untuned (the default, 70 rounds), test" in out
     valid = [found["evaluations"][name]["valid mode error"]["personalized"] for name in ("tuned", "untuned")]
     assert ("here tuning has not paid" in out) is (valid[0] >= valid[1])
     assert ("Fine-tuning does not pay" in out) is not found["result"]["fine_tune"]

@@ -219,9 +219,12 @@ def test_the_untuned_default_is_told_with_its_own_rounds(tmp_path, capsys):
     found["evaluations"]["untuned"]["valid mode error"] = found["evaluations"]["tuned"]["valid mode error"]
     print_summary(found)
     said = " ".join(capsys.readouterr().out.split())
-    assert "untuned (the method's default, 12 rounds), test" in said
-    assert "untuned (the method's default, as long as the longest arm may be: 8 rounds), test" in said
+    assert "untuned (the default, 12 rounds), test" in said
+    assert "untuned (the default, as long as the longest arm may be: 8 rounds), test" in said
     assert "than that of the untuned default with 12 rounds: here tuning has not paid" in said
+    found["spec"]["schedule"] = {**found["spec"]["schedule"], "arms": 1}  # nothing was tuned
+    print_summary(found)
+    assert "has not paid" not in capsys.readouterr().out
     assert "as long as the winner" not in said
 
 
@@ -239,7 +242,7 @@ def test_the_untuned_default_is_shown_as_long_as_the_winner_where_that_is_known(
     assert found["untuned_rounds"] == {"untuned": 16, "untuned_as_long": 6}
     assert found["evaluations"]["untuned_as_long"]["test mode error"] == {**known, "global": 0.25}
     print_summary(found)
-    assert "untuned (the method's default, as long as the winner: 6 rounds), test" in capsys.readouterr().out
+    assert "untuned (the default, as long as the winner: 6 rounds), test" in capsys.readouterr().out
 
 
 def test_a_study_without_evaluations_says_nothing_of_them(tmp_path, capsys):

@@ -191,8 +191,10 @@ def _print_served(out: Console, summary: Mapping[str, Any], metric: Metric) -> N
 
 
 def _print_verdict(out: Console, summary: Mapping[str, Any], metric: Metric) -> None:
-    """Say so where the winner is no better than the untuned default on validation data."""
+    """Say so where the winner of several arms is no better than the untuned default on validation data."""
     evaluations, side = summary["evaluations"], summary["spec"]["target"]
+    if summary["spec"]["schedule"].get("arms") == 1:  # nothing was tuned
+        return
     tuned, untuned = (evaluations.get(name, {}).get("valid mode error", {}) for name in ("tuned", "untuned"))
     if side in tuned and side in untuned and not tuned[side] < untuned[side]:
         how, rounds = "higher" if metric.maximise else "lower", summary["untuned_rounds"]["untuned"]
@@ -244,7 +246,7 @@ def _whose(name: str, summary: Mapping[str, Any]) -> str:
     if name == "untuned_as_long":
         winner = rounds == summary["result"]["rounds"]
         long = f"as long as the {'winner' if winner else 'longest arm may be'}: "
-    return f"untuned (the method's default, {long}{counted(rounds, 'round')})"
+    return f"untuned (the default, {long}{counted(rounds, 'round')})"
 
 
 def _drawn(value: Mapping[str, Any]) -> str:
