@@ -106,7 +106,7 @@ LOW = Float(1e-4, 1e-3, log=True)
     [
         ({"space": Space({"lr": LOW})},
          r"the default arm has client.lr = 0.1 \(not from 0.0001 to 0.001\), outside of the space: it is .*, so the"
-         r" result may have it; give what you have today, include=\[{'client': {'lr': ...}}\], or a wider space"),
+         r" result may have it; give what you have today, include=\[{'client': {'lr': ...}}\], or give a wider"),
         ({"space": Space({"lr": LOW, "batch": [4, 8]})},
          r"has client.lr = 0.1 .*; client.batch = 32 \(not in \[4, 8\]\),"),
         ({"space": Space({"lr": Float(0.01, 1)}, constraints=["lr * epochs <= 0.05"])},
@@ -118,6 +118,8 @@ LOW = Float(1e-4, 1e-3, log=True)
          r"include has client.lr = 0.2 \(not .*; leave it out, or give a wider space"),
         ({"space": Space({"lr": LOW}), "include": [{"client": {"lr": 0.2}}], "schedule": ft.random_search(4, 2)},
          r"include has client.lr = 0.2"),
+        ({"space": Space({"lr": Float(0.01, 1), "batch": [4, 8]}), "include": [{"client": {"lr": 0.2}}]},
+         r"include has client.batch = 32 \(not .*; give .*, include=\[{'client': {'batch': ...}}\], or"),
         ({"space": Space({"optimiser": "adam", "beta2": When(Float(0.9, 0.99), optimiser="adam")}),
           "recipe": ft.auto(100, vary=["beta2"])},
          r"the default arm has client.beta2 = 0.999 \(not from 0.9 to 0.99\)"),

@@ -78,6 +78,7 @@ def test_given_configurations_come_first_and_may_lie_outside_of_the_ranges():
     assert arms[2:] == proposed(uniform, 2)
 
 
+@pytest.mark.filterwarnings("ignore:.*outside of the space")
 def test_included_arms_are_arms_of_a_study_with_defaults_for_the_rest():
     study = ft.tune(
         toys.problem(), SPACE_OF_LR, fedex=None, include=[{"client": {"lr": 3.0}, "server": {"lr": 0.5}}],

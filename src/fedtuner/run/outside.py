@@ -23,25 +23,22 @@ def warn_of_outside(setup: Setup, asked: Space, of_model: Mapping[str, Hyper], w
     """
     if not isinstance(setup.sampler, Include):
         return
-    configs, said = setup.sampler.configs, dict[str, dict[str, Place]]()
+    configs, said = setup.sampler.configs, dict[tuple[str, bool], dict[str, Place]]()
     for id, config in enumerate(configs):
         client, server = setup.sampler.propose(setup.space, setup.seed, id, 0, ())
         client = {**defaults({**setup.method.client, **of_model}), **client}
         server = {**defaults(setup.method.server), **server}
         own = min(warm, 1) <= id <= len(configs) - max(warm, 1)  # the best one that was found stands before them
+        who = "start_from" if not own else "include" if any(config.values()) else "the default arm"
         for places, text in _outside(setup.space, asked, client, server):
-            given = any(name in config[side] for side, name in places)
-            who = "start_from" if not own else "include" if given else "the default arm"
-            said.setdefault(who, {}).setdefault(text, places[0])
-    for who, texts in said.items():
+            given = not own or any(name in config[side] for side, name in places)
+            said.setdefault((who, given), {}).setdefault(text, places[0])
+    for (who, given), texts in said.items():
         side, name = next(iter(texts.values()))
-        if who == "the default arm":
-            remedy = f"give what you have today, include=[{{{side!r}: {{{name!r}: ...}}}}], or a wider space"
-        else:
-            remedy = "leave it out, or give a wider space"
+        today = f"give what you have today, include=[{{{side!r}: {{{name!r}: ...}}}}]"
         warnings.warn(
             f"{who} has {'; '.join(texts)}, outside of the space: it is an arm all the same, as it is what tuning has "
-            f"to beat, so the result may have it; {remedy}",
+            f"to beat, so the result may have it; {'leave it out' if given else today}, or give a wider space",
             FedtunerWarning,
             stacklevel=3,
         )
