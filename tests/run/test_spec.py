@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 
 import pytest
@@ -461,51 +460,70 @@ def test_every_preset_parses_and_says_what_it_is(name):
 # init
 
 
-def test_the_template_is_the_default():
+def taken_out(text, begin, end):
+    """Return a part of the template without the # before its settings and tables."""
+    part = text[text.index(begin) :]
+    return re.sub(r"(?m)^# (?=\[\w+\]|\w+ = )", "", part[: part.index(end)])
+
+
+def papers(text):
+    """Return the template's table with the paper's tuning in place of the budget, and the ranges that it shows."""
+    head = text[: text.index("# The paper's")].replace("\nbudget = 500", "\n#")
+    rest = taken_out(text, "# The paper's", "# Where") + taken_out(text + "# End", "[client]", "# End")
+    return tomllib.loads(head + rest)
+
+
+def test_the_template_is_a_budget_and_defaults():
     parsed = parse(spec.template())
-    default = spec.Spec("digits")
-    for field in dataclasses.fields(spec.Spec):
-        if field.compare and field.name not in ("client", "server", "settings"):
-            assert getattr(parsed, field.name) == getattr(default, field.name), field.name
-    assert {*parsed.settings, "include", "patience", "privacy", "start_from"} == set(spec._PASSED)
+    assert parsed.auto == ft.auto(500)
     for name, value in parsed.settings.items():
         assert value == ("auto" if name == "engine" else getattr(Setup, name)), name
+    problem = toys.problem()
+    made, alone = parsed.study(None, 1, problem), parse('problem = "digits"\nbudget = 500').study(None, 1, problem)
+    assert made.describe() == alone.describe() == ft.prepare(problem, budget=500).describe()
+
+
+def test_what_the_template_says_that_a_budget_chooses():
+    chosen = parse(spec.template()).study(None, 1, toys.problem()).setup
+    shown = tomllib.loads(taken_out(spec.template(), "# The budget chooses", "# The paper"))
+    del shown["sampler"]
+    assert {name: getattr(chosen, name) for name in shown} == shown
+    assert set(shown) == {"cohorts", "weights", "cooling"}
+
+
+def test_the_templates_other_part_is_the_papers_tuning():
+    table = papers(spec.template())
+    del table["fedex"]["gamma"]  # drawn, if it is left out
+    parsed, default = spec.parse(table), spec.Spec("digits")
+    for field in dataclasses.fields(spec.Spec):
+        if field.compare and field.name not in ("client", "server", "settings", "ranges"):
+            assert getattr(parsed, field.name) == getattr(default, field.name), field.name
+    assert parsed.ranges == "paper"
     usual = default_space(methods.fedavg, {})
-    assert {name: domain(value) for name, value in parsed.client.items()} == dict(usual.client)
-    assert {name: domain(value) for name, value in parsed.server.items()} == dict(usual.server)
+    for side in ("client", "server"):
+        domains = {name: domain(value) for name, value in getattr(parsed, side).items()}
+        assert dict(getattr(usual, side)).items() <= domains.items()
+        given = getattr(methods.fedavg, side)
+        others = domains.keys() - getattr(usual, side).keys() - {"dropout"}
+        assert {name: domains[name] for name in others} == {name: domain(given[name].default) for name in others}
 
 
 def test_the_template_lists_every_setting():
-    """Also those that are commented out, each with its default; FedEx's prior comes from start_from."""
+    """Also those that are commented out; FedEx's prior comes from start_from."""
     text = spec.template()
-    table = tomllib.loads(text)
-    others = {
-        "tuner",
-        "auto",
-        "budget",
-        "constraints",
-        "executor",
-        "include",
-        "patience",
-        "privacy",
-        "proxy",
-        "start_from",
-    }
-    assert {*table, *others} == set(spec._KNOWN)
+    table = papers(text)
+    shown = {name for name in spec._KNOWN if re.search(rf"(?m)^(# )?(\[{name}\]|{name} = )", text)}
+    assert shown | {"tuner", "auto", "privacy"} == set(spec._KNOWN)
     assert "\n# [privacy] " in text
-    assert "\n# budget = " in text
-    assert "\n# include = " in text
-    assert "[auto] " in text
-    assert "\n[fedex]" in text
+    assert "; [auto] " in text
     assert "[tuner] kind = " in text
-    assert set(table["schedule"]) == {"kind", "budget", "longest", "eta", "eliminations", "discount", "score"}
-    assert set(table["fedex"]) | {"gamma", "prior"} == {field.name for field in dataclasses.fields(ft.FedEx)}
-    assert "\n# gamma = " in text
-    for side, hypers in (("client", methods.fedavg.client), ("server", methods.fedavg.server)):
-        for name, hyper in hypers.items():
-            assert name in table[side] or f"\n# {name} = {json.dumps(hyper.default)} " in text
+    halving = {"kind", "budget", "longest", "eta", "eliminations", "discount", "score"}
+    assert set(table["schedule"]) == {*halving, "together", "fill", "paired"}
+    assert set(table["fedex"]) | {"prior"} == {field.name for field in dataclasses.fields(ft.FedEx)}
+    assert {*table["client"], *table["server"]} >= {*methods.fedavg.client, *methods.fedavg.server, "dropout"}
     for key, value in (("schedule", tables.table(ft.halving())), ("fedex", dataclasses.asdict(ft.FedEx()))):
-        assert table[key].items() <= value.items()
+        alike = {name: shown for name, shown in table[key].items() if name in value and name != "gamma"}
+        assert alike.items() <= value.items()
 
 
 def test_every_setting_of_the_template_is_explained():
