@@ -601,3 +601,33 @@ def test_a_model_that_overwrites_its_inputs_is_refused():
     task = Task(lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 3)))
     with pytest.raises(TaskError, match="has changed its inputs"):
         task.evaluate(task.initial(0), task.prepare((-np.ones((4, 4), np.float32), np.zeros(4, np.int64))), {})
+
+
+# What is easily mistaken
+
+
+@pytest.mark.parametrize("name", ["loss", "error"])
+def test_a_class_in_place_of_a_loss_is_told_to_be_one(name):
+    said = rf"^{name} = CrossEntropyLoss is a class: give an object of it, CrossEntropyLoss\(\), or a function"
+    with pytest.raises(TaskError, match=said):
+        Task(net, **{name: nn.CrossEntropyLoss})
+    assert Task(net, nn.CrossEntropyLoss()).metric.rate
+
+
+@pytest.mark.parametrize("kind", ["int64", "uint8", "bool"])
+@pytest.mark.parametrize("engine", ["sequential", "batched"])
+def test_whole_inputs_of_a_real_model_are_told_what_to_become(kind, engine):
+    pairs = [(x.astype(kind), y) for x, y in (arrays(8), arrays(8), arrays(8))]
+    problem = Simulation(Task(net), [Client(0, *pairs)])
+    with pytest.raises(TaskError, match=rf"x is of whole numbers \({kind}\), .*: give x.astype\('float32'\)$"):
+        tune(problem, Space(), schedule=random_search(1, 1), engine=engine, workers=1)
+
+
+def test_whole_inputs_that_a_model_cannot_take_as_real_ones_either_get_no_such_hint():
+    x, y = arrays(8)
+    embedded = lambda: nn.Sequential(nn.Embedding(2, 3), nn.Flatten(), nn.Linear(12, 3))  # noqa: E731
+    for build in (embedded, lambda: nn.Linear(5, 3)):
+        pairs = [((9 + x).astype(np.int64), y)] * 3
+        with pytest.raises(TaskError, match="the model cannot take inputs of shape") as error:
+            tune(Simulation(Task(build), [Client(0, *pairs)]), Space(), schedule=random_search(1, 1), workers=1)
+        assert "float32" not in str(error.value)

@@ -17,7 +17,10 @@ from fedtuner.errors import FAILURES, FedtunerError, TaskError, brief, one_line
 
 
 def function(name: str, value: Any, takes: str) -> None:
-    """Refuse what cannot be called."""
+    """Refuse what cannot be called, and a class of torch's where one of its objects is meant."""
+    if isinstance(value, type) and issubclass(value, nn.Module):
+        kind = value.__name__
+        raise TaskError(f"{name} = {kind} is a class: give an object of it, {kind}(), or a function({takes})")
     if not callable(value):
         raise TaskError(f"{name} is {type(value).__name__}, but must be a function({takes})")
 
@@ -110,6 +113,11 @@ def pair(split: Any) -> tuple[Any, Any]:
         raise TaskError(
             f"a split must be a pair (x, y) of arrays, or (x, y) examples of one shape: {said(error)}"
         ) from error
+
+
+def whole(parts: Sequence[Tensor]) -> str:
+    """Return the type of inputs that are whole numbers, or true and false; empty where any are real."""
+    return "" if any(part.is_floating_point() for part in parts) else _type(parts[0])
 
 
 def _stacked(examples: Sequence[Any]) -> Any:

@@ -309,11 +309,26 @@ class Task:
 
     def _forward(self, x: Any) -> Any:
         try:
-            if isinstance(x, Tensor):
-                return self._module(x)
-            return self._module(**x) if isinstance(x, Mapping) else self._module(*x)
+            return self._output(x)
         except FAILURES as error:  # a module of one's own may raise anything
-            raise TaskError(f"the model cannot take inputs of shape {given.shape(x)}: {given.said(error)}") from error
+            said, remedy = given.said(error), self._remedy(x)
+            raise TaskError(f"the model cannot take inputs of shape {given.shape(x)}: {said}{remedy}") from error
+
+    def _output(self, x: Any) -> Any:
+        if isinstance(x, Tensor):
+            return self._module(x)
+        return self._module(**x) if isinstance(x, Mapping) else self._module(*x)
+
+    def _remedy(self, x: Any) -> str:
+        """Return what to do about inputs that the model takes once they are real numbers; empty if it does not."""
+        kind = given.whole(nested.leaves(x))
+        if not kind:
+            return ""
+        try:
+            self._output(nested.mapped(Tensor.float, x))
+        except FAILURES:
+            return ""
+        return f"; x is of whole numbers ({kind}), which it takes as real ones: give x.astype('float32')"
 
 
 class _Trainer:
