@@ -489,7 +489,7 @@ def test_init_writes_a_study_that_runs(here, fedtuner):
     code, out, _ = fedtuner("init", "new.toml")
     assert (code, out) == (0, "wrote new.toml; run it with: fedtuner run new.toml\n")
     assert (here / "new.toml").read_text() == spec.template()
-    small = ["problem=toys:problem", "cohort=3", "schedule.budget=30", "schedule.longest=10", "schedule.eliminations=1"]
+    small = ["problem=toys:problem", "cohort=3", "budget=10"]
     settings = [word for change in small for word in ("--set", change)]
     assert fedtuner("run", "new.toml", "--workers", "1", "--quiet", *settings)[0] == 0
 

@@ -802,9 +802,7 @@ def test_somebody_elses_folder_is_refused_and_left_alone(tmp_path, there):
     (tmp_path / "s" / there).write_text("mine")
     (tmp_path / "s" / "notes.txt").write_text("mine")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(
-        StoreError, match=r"s is no study's folder, but not empty either \(it has .*\): name an empty"
-    ):
+    with pytest.raises(StoreError, match=r"s is no study's folder, but not empty either \(it has .*\): name an empty"):
         toys.tune(store=tmp_path / "s", progress=pytest.fail)
     assert sorted(tmp_path.rglob("*")) == before
 
