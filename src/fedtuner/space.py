@@ -162,7 +162,7 @@ class Space:
     """The hyperparameters to tune: ``client`` are those of local training (c), ``server`` of aggregation (b).
 
     Only ranges (and lists) that are named are searched; if none is named, the method's own ranges are, except of what
-    is set to one value. ``Space()`` searches nothing.
+    is set to one value. ``Space()`` searches nothing. With a budget the default is an arm, wherever it lies.
     """
 
     client: Mapping[str, Domain] = field(default_factory=dict)
