@@ -15,6 +15,7 @@ from fedtuner.federations import Client
 ROOT = Path(__file__).parent.parent.parent
 PAPER = ROOT / "benchmarks" / "paper"
 FILES = sorted((PAPER / "results").glob("*.jsonl"))
+UNFINISHED = ("table1-rounds",)  # days of work: its results are added as they come
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +51,10 @@ def test_a_table_replaces_what_stands_between_its_marks(script, tables):
 def test_results_are_those_of_their_suites_in_order(file):
     read, kept = suite.read(PAPER / f"{file.stem}.toml"), results.read(file)
     assert kept.suite == read.describe()
-    assert results.unfinished(file, read) == []
-    assert [(study["labels"], study["seed"]) for study in kept.studies] == [(e.labels, e.seed) for e in read.entries]
+    left = results.unfinished(file, read)
+    assert bool(left) == (file.stem in UNFINISHED)
+    expected = [(e.labels, e.seed) for e in read.entries if e not in left]
+    assert [(study["labels"], study["seed"]) for study in kept.studies] == expected
 
 
 def test_floors_are_the_errors_of_guessing():
