@@ -53,7 +53,9 @@ def test_five_commands(shell, tmp_path):
         done = shell(line)
         assert done.returncode == 0, done.stderr
     assert "Best: arm" in done.stdout
-    noise = [line for line in done.stderr.splitlines() if not line.startswith(("digits: ", "tuning: "))]
+    # On a busy machine Ray's workers are late, and fedtuner says that it waits for them.
+    told = ("digits: ", "tuning: ", "fedtuner: waiting for a place")
+    noise = [line for line in done.stderr.splitlines() if not line.startswith(told)]
     assert not noise  # Ray says nothing
     [store] = (tmp_path / "runs").iterdir()
     alone = shell(f"{study.removeprefix('RAY_AUTH_MODE=token ').partition(' --executor')[0]} --store alone --quiet")
