@@ -226,7 +226,8 @@ def tune(
     cohort      clients per round, or (0.1) a part of those who are present. None: 10, or all of fewer
     cohorts     "shared" gives all arms the same clients in the same round, "independent" others; "auto": shared of few
     weights     "shared": all arms begin from the same initial weights; "independent": each from its own
-    target      arms are compared by the clients' models ("personalized") or the server's ("global")
+    target      arms are compared by the clients' models ("personalized") or the server's ("global"); those of a budget
+                by both, and the target is what is shown
     across      whose errors arms are compared by: "clients" (all), "worst tenth", "worst group"
     cooling     the last part of an arm's rounds, from 0 to 1, in which the server's step falls
     combine     how the server combines updates: "mean", "median", or e.g. ``fedtuner.core.robust.Trimmed(0.1)``
