@@ -13,7 +13,7 @@ import fedtuner as ft
 import toys
 from fedtuner.core.schedule import Scoring, Start, Step, best
 from fedtuner.report.diff import as_lines, differences
-from fedtuner.run.journal import read
+from fedtuner.run.reading import read
 from fedtuner.run.store import Folder
 from fedtuner.run.store.files import Files
 

@@ -101,9 +101,9 @@ def test_the_way_that_tunes_is_ahead_of_the_default(script, lines):
         assert worse <= of / 20, metric
     for metric in ("personalized", "global"):
         assert script.ratios(found, metric)["untuned"][0] < 0.75
-    # On the digits, both networks and Shakespeare; the docs say that the goals, 0.75 and 0.8, are missed.
-    assert script.ratios(found, "personalized")["the best of them"][0] < 0.9
-    assert script.ratios(found, "global")["the best of them"][0] < 0.85
+    # On the digits, both networks and Shakespeare; the docs say that the personalized goal, 0.75, is missed.
+    assert script.ratios(found, "personalized")["the best of them"][0] < 0.85
+    assert script.ratios(found, "global")["the best of them"][0] < 0.8
 
 
 @pytest.mark.slow

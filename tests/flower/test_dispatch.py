@@ -22,7 +22,7 @@ import toys
 from fedtuner import cli
 from fedtuner.core.store import Evaluated
 from fedtuner.errors import FleetError
-from fedtuner.run.journal import read
+from fedtuner.run.reading import read
 from fedtuner.run.store import Folder
 
 SHORT = ft.random_search(budget=6, longest=3)

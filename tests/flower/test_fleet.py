@@ -35,7 +35,7 @@ from fedtuner.errors import FleetError, SpecError
 from fedtuner.flower import dispatch
 from fedtuner.flower.handshake import client_number, natural
 from fedtuner.run.executors import serial
-from fedtuner.run.journal import read
+from fedtuner.run.reading import read
 from fedtuner.run.store import Folder, InMemory
 from fedtuner.testing import FederationLaws
 from fedtuner.testing.toys import quadratics

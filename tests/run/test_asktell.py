@@ -24,7 +24,7 @@ from fedtuner.core.round import Round
 from fedtuner.core.store import Done
 from fedtuner.errors import SpecError, StoreError
 from fedtuner.run import watch
-from fedtuner.run.journal import read
+from fedtuner.run.reading import read
 from fedtuner.run.store import Folder, InMemory
 
 # Other tests may have left threads of libraries in this process; forks do not use them.

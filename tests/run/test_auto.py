@@ -130,6 +130,9 @@ def test_the_result_is_fine_tuned_with_a_smaller_step_where_clients_end_better(t
     known = [*study.journal.own_records[again.id], *study.journal.own_records[winner.id]]
     assert len(known) == 4
     assert study.best.fine_tune is (sum(r.error_after for r in known) <= sum(r.error_before for r in known))
+    patient = ft.tune(toys.problem(), budget=60, cohort=3, include=large, patience=500, progress=False)
+    assert patient.best.client == study.best.client
+    assert patient.found(3)["sampler"].configs[0]["client"] == run.client
     longer = study.extend(70, progress=False)
     assert longer.best.client == run.client
     assert longer.winner[1] == 67
@@ -150,6 +153,7 @@ def test_all_configurations_that_are_included_are_arms():
             assert setup.schedule.arms >= 4
             assert [client["lr"] for client, _ in arms(setup, 4)] == [0.1, 0.5, 0.7, 0.9]
     assert prepared(200, space=Space(), include=include[:2]).schedule.arms == 2
+    assert prepared(recipe=ft.auto(200, arms=3), space=Space(), include=include[:2]).schedule.arms == 2
     with pytest.raises(SpecError, match=r"include has 4 configurations, but arms = 3: raise arms"):
         prepared(recipe=ft.auto(100, arms=3), include=include)
 

@@ -15,7 +15,7 @@ import toys
 from crashes import Crash, assert_same
 from fedtuner.core.schedule import Scoring, Start, Step
 from fedtuner.errors import ClientError, SpecError
-from fedtuner.run.journal import read
+from fedtuner.run.reading import read
 from fedtuner.run.store import Folder
 
 

@@ -19,7 +19,8 @@ from fedtuner.errors import SpecError
 from fedtuner.report import summary
 from fedtuner.rng import stream
 from fedtuner.run import spec
-from fedtuner.run.journal import Held, read
+from fedtuner.run.journal import Held
+from fedtuner.run.reading import read
 from fedtuner.run.store import Folder
 from fedtuner.schedules import Population
 from fedtuner.schedules.population import Perturb

@@ -19,7 +19,7 @@ from fedtuner.core.round import Round
 from fedtuner.core.schedule import Evidence, Scoring, Start, Step, best, discounted, outline
 from fedtuner.core.store import Started
 from fedtuner.rng import stream
-from fedtuner.run.journal import read
+from fedtuner.run.reading import read
 from fedtuner.run.store import Folder
 from fedtuner.testing import ScheduleLaws
 from fedtuner.testing.rounds import advance, bits

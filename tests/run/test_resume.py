@@ -29,7 +29,7 @@ from fedtuner.errors import Interrupted, StoreError
 from fedtuner.report.diff import differences
 from fedtuner.run import saving, session, watch
 from fedtuner.run.executors import Serial, worker
-from fedtuner.run.journal import read
+from fedtuner.run.reading import read
 from fedtuner.run.store import Folder
 from fedtuner.run.store.lines import decode
 

@@ -329,9 +329,7 @@ def test_without_a_step_no_rounds_are_trained_twice():
     schedule = Duel(100, step="")
     steps, winner = played(schedule, lambda arm, t: (1.0 / t, 1.0 / t))
     assert schedule.last == 0
-    assert [start.change for step in steps for start in step.start.values()] == [None] * len(
-        [arm for step in steps for arm in step.start]
-    )
+    assert not any(start.change for step in steps for start in step.start.values())
     assert winner[1] == schedule.longest
 
 

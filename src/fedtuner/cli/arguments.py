@@ -50,10 +50,8 @@ def place(text: str) -> Path:
 
 def store(text: str) -> Place:
     """Return a folder's path or an object store's URL."""
-    from fedtuner.run.store.files import at_home
-
     try:
-        return place_of("the store", text) if "://" in text else at_home(place(text))
+        return place_of("the store", text if "://" in text else place(text))
     except FedtunerError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

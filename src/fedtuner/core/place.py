@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from fedtuner import checks
-from fedtuner.errors import SpecError, brief, named, suggest
+from fedtuner.errors import SpecError, StoreError, brief, named, suggest
 
 SCHEMES = ("s3", "gs", "az", "memory")  # a file:// URL is a folder
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -43,13 +43,21 @@ class Url:
 Place = Path | Url
 
 
+def at_home(path: Path) -> Path:
+    """Return a path in which a leading ~ is the home folder."""
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise StoreError(f"{path} begins with ~, but there is no such home folder: give the whole path") from error
+
+
 def place(name: str, value: Any) -> Place:
     """Return a folder's path or an object store's URL; refuse what can be neither, without a word of credentials."""
     if isinstance(value, Url):
         return value
     found = _URL.match(value) if isinstance(value, str) else None
     if found is None:
-        return checks.path(name, value, "a folder, or a URL such as s3://bucket/name")
+        return at_home(checks.path(name, value, "a folder, or a URL such as s3://bucket/name"))
     scheme, parts = found[1].lower(), urlsplit(value)
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise SpecError(

@@ -87,8 +87,8 @@ def families(suite: Suite, out: Path, only: str | None = None) -> list[Group]:
     seeds: dict[str, set[int]] = {}
     for group in made:
         seeds.setdefault(group.problem, set()).add(group.first.seed)
-    problems = list(seeds)
-    return sorted(made, key=lambda g: (sorted(seeds[g.problem]).index(g.first.seed), problems.index(g.problem)))
+    turns = {(name, seed): (n, m) for m, name in enumerate(seeds) for n, seed in enumerate(sorted(seeds[name]))}
+    return sorted(made, key=lambda group: turns[group.problem, group.first.seed])
 
 
 def groups(suite: Suite, out: Path, only: str | None = None) -> list[Group]:

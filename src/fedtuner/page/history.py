@@ -8,7 +8,8 @@ from fedtuner.core.place import Place
 from fedtuner.core.records import Key
 from fedtuner.core.store import Done, Eliminated, Event, Extended, Started, Store, Won
 from fedtuner.errors import StoreError, named
-from fedtuner.run.journal import Journal, fold
+from fedtuner.run.journal import Journal
+from fedtuner.run.reading import fold
 from fedtuner.run.store import at
 
 

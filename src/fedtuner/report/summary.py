@@ -11,8 +11,8 @@ from fedtuner.core.place import Place
 from fedtuner.core.schedule import METRICS
 from fedtuner.core.store import Evaluation
 from fedtuner.report import served
-from fedtuner.run import journal
 from fedtuner.run.journal import Journal
+from fedtuner.run.reading import read
 from fedtuner.run.result import arm_rows
 from fedtuner.run.store import at
 
@@ -102,7 +102,7 @@ def _untuned_rounds(study: Journal, default: Journal) -> dict[str, int]:
 
 def journal_of(path: Place) -> Journal:
     """Return the journal of a study's store, which need not be open."""
-    return journal.read(at(path), str(path))
+    return read(at(path), str(path))
 
 
 def spec(study: Journal) -> dict[str, Any]:

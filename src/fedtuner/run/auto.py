@@ -103,15 +103,13 @@ class Auto:
         space = Space(_fixed(kept, space.client), _fixed(today["server"], space.server), space.constraints)
         schedule = self._with_step(roles, domains, known, centre)
         varied = [name for name, domain in space.client.items() if not fixed(domain)]
-        if not space.searches:
-            schedule = replace(schedule, arms=1)
-        if schedule.arms < len(include):  # type: ignore[operator]
-            if self.arms is not None:
-                raise SpecError(f"include has {len(include)} configurations, but arms = {self.arms}: raise arms")
-            schedule = replace(schedule, arms=len(include))
-        around = {name: centre[name] for name in varied if roles[name] == "step" and name in centre}
+        if self.arms is not None and self.arms < len(include):
+            raise SpecError(f"include has {len(include)} configurations, but arms = {self.arms}: raise arms")
         assert schedule.arms is not None
-        rest = samplers.Stratified(max(1, schedule.arms - len(include)), around, self.decades)
+        arms = max(schedule.arms if space.searches else 1, len(include))
+        schedule = replace(schedule, arms=arms)
+        around = {name: centre[name] for name in varied if roles[name] == "step" and name in centre}
+        rest = samplers.Stratified(max(1, arms - len(include)), around, self.decades)
         chosen = {*today["server"], *(asked.server if asked else ())}
         settings["method"], settings["space"] = _extrapolating(method, chosen), space
         if settings["method"] != method:

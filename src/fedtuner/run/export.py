@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from fedtuner import tables
 from fedtuner.core.place import Place
 from fedtuner.errors import SpecError, StoreError, counted
-from fedtuner.run.journal import Held, Journal, read
+from fedtuner.run.journal import Held, Journal
+from fedtuner.run.reading import read
 from fedtuner.run.store import at
 from fedtuner.run.store.files import replace_file
 from fedtuner.run.words import without_examples

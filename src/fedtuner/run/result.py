@@ -17,7 +17,8 @@ from fedtuner.core.store import Store
 from fedtuner.core.tuner import Floats
 from fedtuner.errors import SpecError, StoreError, counted
 from fedtuner.run.export import write
-from fedtuner.run.journal import Held, Journal, read
+from fedtuner.run.journal import Held, Journal
+from fedtuner.run.reading import read
 from fedtuner.run.store import of
 from fedtuner.space import Config
 

@@ -28,8 +28,9 @@ from fedtuner.errors import ClientError, Interrupted, StoreError
 from fedtuner.rng import stream
 from fedtuner.run.evaluating import Evaluate, Tell, evaluate
 from fedtuner.run.executors import open_executor
-from fedtuner.run.journal import Journal, fold
+from fedtuner.run.journal import Journal
 from fedtuner.run.opening import extensions, first_event, refuse_another, warn_of_versions, with_versions
+from fedtuner.run.reading import fold
 from fedtuner.run.saving import Saver
 from fedtuner.run.scores import Scores
 from fedtuner.run.store.folder import START

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from fedtuner import checks, methods, samplers, tables
@@ -22,7 +21,6 @@ from fedtuner.core.tuner import Tuner
 from fedtuner.errors import FedtunerWarning, SpecError, brief, suggest
 from fedtuner.run.auto import auto
 from fedtuner.run.outside import warn_of_outside
-from fedtuner.run.store.files import at_home
 from fedtuner.run.study import Study
 from fedtuner.run.warm import found_by, with_prior
 from fedtuner.run.watch import Show
@@ -91,7 +89,6 @@ def prepare(
     patience = given.pop("patience", None)
     source, warm, priors = given.pop("start_from", None), list[Table](), list[Table]()
     if source is not None:
-        source = at_home(Path(source)) if str(source).startswith("~") else source
         warm, priors = found_by(source, method, problem.model)
         own = given.get("include", () if budget is None and recipe is None else ({},))
         given["include"] = [*warm[:1], *own, *warm[1:]]  # few arms should have one of each

@@ -64,7 +64,7 @@ class LongRun:
             keep = ((kept,) if kept else ()) + (((arm, mark),) if at >= mark > begun else ())
             evidence = yield Step({arm: until}, start, out, keep)
             records, ended = evidence.records[arm], arm in evidence.ended
-            now = records[-1].round if ended and records else at if ended else until
+            now = (records[-1].round if records else at) if ended else until
             if math.isnan(untrained):  # the first piece
                 untrained, new = untrained_loss(records), records
             else:

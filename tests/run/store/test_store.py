@@ -25,7 +25,7 @@ from fedtuner.cli import main
 from fedtuner.core.records import Arm, Blob, Record, Row, State
 from fedtuner.core.store import Begun, Done, Eliminated, Evaluated, Evaluation, Joined, Late, Note, Started, Won
 from fedtuner.errors import StoreError
-from fedtuner.run.journal import read
+from fedtuner.run.reading import read
 from fedtuner.run.store import Folder, InMemory
 from fedtuner.run.store.files import Files, read_json, replace_file
 from fedtuner.run.store.lines import FORMAT, decode, encode

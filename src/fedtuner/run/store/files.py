@@ -17,14 +17,6 @@ from typing import Any
 from fedtuner.errors import StoreError, one_line
 
 
-def at_home(path: Path) -> Path:
-    """Return a path in which a leading ~ is the home folder."""
-    try:
-        return path.expanduser()
-    except RuntimeError as error:
-        raise StoreError(f"{path} begins with ~, but there is no such home folder: give the whole path") from error
-
-
 class Files:
     """The operations that change a folder."""
 

@@ -21,10 +21,11 @@ from pathlib import Path
 
 from fedtuner.core.memory import blobs_of
 from fedtuner.core.model import Vectors
+from fedtuner.core.place import at_home
 from fedtuner.core.records import Key, State
 from fedtuner.core.store import Begun, Done, Event, Note, Started
 from fedtuner.errors import StoreError, named
-from fedtuner.run.store.files import Files, at_home, check_room, disk_errors, exists
+from fedtuner.run.store.files import Files, check_room, disk_errors, exists
 from fedtuner.run.store.lines import decode, encode, encode_notes
 from fedtuner.run.store.lock import Lock
 from fedtuner.run.store.states import FileBlobs, checksum, loaded, pack
