@@ -200,6 +200,25 @@ def test_a_budget_needs_nothing_but_means():
     assert "fedexp" in {arm.server["optimiser"] for arm in study.journal.arms.values()}
 
 
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({"squares": 5.0}, r"extra has 'squares'; did you mean 'square'\?"),
+        ({"square": []}, r"extra\['square'\] is of shape \(0,\), but must be of \(1,\)"),
+        ({"square": [1.0, 2.0]}, r"is of shape \(2,\), but must be of \(1,\)"),
+    ],
+)
+def test_what_a_server_gives_must_be_what_the_optimiser_asks_for(extra, said):
+    study = ft.prepare(
+        ft.Outside({"w": np.zeros(3, np.float32)}, 8), ft.Space({"lr": 0.1}), schedule=ft.random_search(4, 4),
+        method=methods.fedavg.stepping_by("fedexp"), cohort=3, fedex=None,
+    )  # fmt: skip
+    plan, metrics = study.ask(), Metrics(1.0, 1.0, 30)
+    with pytest.raises(SpecError, match=said):
+        study.tell(plan, plan.tally(1 - plan.w, 60, metrics, metrics, {0: (1.0, 30.0)}, extra=extra))
+    study.tell(plan, plan.tally(1 - plan.w, 60, metrics, metrics, {0: (1.0, 30.0)}, extra={"square": 5.0}))
+
+
 def test_a_square_that_is_no_number_goes_no_further():
     assert factor(math.nan, 1.0, 10) == factor(1.0, math.nan, 10) == 1.0
 

@@ -550,6 +550,17 @@ def test_a_study_of_clients_outside_continues(tmp_path):
     assert_same(tmp_path / "s", tmp_path / "whole")
 
 
+def test_what_there_is_to_beat_is_asked_and_told_too():
+    space, own = ft.Space(client=OUTSIDE.client), [{"client": {"rate": 0.02}}]
+    study = drive_outside(ft.prepare(outside().problem, space, budget=80, include=own, cohort=3))
+    baseline = ft.untuned(study)
+    assert not baseline.finished
+    drive_outside(baseline)
+    assert baseline.rounds_used == 80
+    assert baseline.best.client["rate"] == 0.02
+    assert baseline.best.server["optimiser"] == "sgd"
+
+
 def test_the_weights_that_a_study_began_with_are_kept(tmp_path):
     """All arms begin from them, also if another model is given when the study is continued."""
     drive_outside(outside(store=tmp_path / "s"), 1)

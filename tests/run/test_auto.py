@@ -178,6 +178,18 @@ def test_the_step_is_a_step_size_that_is_a_real_number(space, step):
     assert setup.schedule.last == (3 if step else 0)
 
 
+@pytest.mark.parametrize("lr", [2, 2.0, [2]])
+def test_a_whole_number_may_be_a_step_size(lr):
+    assert prepared(space=Space({"lr": lr})).schedule.step == "lr"
+
+
+def test_a_budget_that_is_too_small_for_what_is_included_says_so():
+    include = [{}, {"client": {"lr": 0.1}}]
+    assert prepared(20, include=include).schedule.arms == 2
+    with pytest.raises(SpecError, match=r"cannot give the 2 configurations of include .* to 20 or more, or include f"):
+        prepared(15, include=include)
+
+
 def test_a_step_is_never_smaller_than_what_is_declared_to_be_legal():
     change = SmallerStep("lr", 2, least=0.05)
     assert change(None, Arm(0, {"lr": 0.3}, {}), None)[0] == {"lr": 0.05}
@@ -423,7 +435,11 @@ def test_files_that_are_wrong(text, match):
 @pytest.mark.parametrize(
     ("budget", "vary", "says"),
     [
-        (67, None, "a budget below 68 rounds is too small to search: the default is trained alone"),
+        (
+            67,
+            None,
+            "below 68 rounds nothing is searched, unless [auto] arms is given: the default is trained alone",
+        ),
         (68, (), "nothing to search: the default is trained alone"),
         (68, None, "arms differ in lr, epochs, batch"),
     ],

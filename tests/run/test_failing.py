@@ -33,7 +33,7 @@ def test_the_study_goes_on_without_the_arm(tmp_path):
         assert error.startswith(f"arm {arm}, round {journal.round_of(arm) + 1}, client 'phone")
         assert "RuntimeError: out of memory with lr" in error
         assert journal.ended[arm] == "failed"
-        assert journal.eliminated[arm].score == (float("inf"), float("inf"))
+        assert journal.eliminated[arm].score[0] == float("inf")
 
 
 def test_by_default_it_stops_the_study(tmp_path):
@@ -178,6 +178,15 @@ def test_survivors_that_all_fail_leave_their_last_model():
     assert done.winner[1] == 7
     assert done.best.score < 0.7
     assert np.isfinite(done.best.model).all()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_survivors_that_all_fail_the_best_wins(seed):
+    settings = {"space": SLOW, "method": ft.methods.fedavg, "fedex": None, "failing": "end", "seed": seed}
+    done = toys.tune(problem=tired(), schedule=ft.halving(30, 10, 2, 2), **settings)
+    last = {arm: done.journal.records(arm, 7)[-1].error_after for arm in done.journal.failed}
+    assert len(last) == 2
+    assert last[done.winner[0]] == min(last.values())
 
 
 def test_where_there_is_no_other_arm_the_error_says_so():

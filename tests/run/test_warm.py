@@ -148,6 +148,23 @@ def test_a_proxy_is_tuned_and_what_it_finds_is_trained_for_real(tmp_path):
         toys.tune(proxy=3)
 
 
+@pytest.mark.parametrize(
+    ("given", "arms"), [({"budget": 20}, 1), ({"recipe": ft.auto(100, arms=3)}, 3), ({"budget": 70}, 3)]
+)
+def test_a_budget_has_as_many_arms_as_without_what_was_found(source, given, arms):
+    setup = ft.prepare(toys.problem(), cohort=3, start_from=source, **given).setup
+    assert setup.schedule.arms == arms
+    assert len(setup.sampler.configs) <= arms
+    assert setup.sampler.propose(setup.space, 0, 0, 0, ())[0].items() >= dict(source.best.client).items()
+
+
+def test_the_usual_cohort_is_that_of_the_problem():
+    small, large = (ft.Simulation(toys.Softmax(), toys.clients(n), f"{n} clients") for n in (6, 20))
+    settings = {"budget": 12, "method": ft.methods.fedavg, "progress": False, "workers": 1}
+    assert ft.tune(large, proxy=small, **settings).setup.cohort == 10
+    assert ft.tune(small, proxy=large, **settings).setup.cohort == 6
+
+
 def test_what_is_trained_for_real_has_the_settings_of_the_search():
     given = {"across": "worst tenth", "failing": "end", "screens": (Norm(),), "cohort": 4}
     study = toys.tune(proxy=elsewhere(), **given)

@@ -217,6 +217,10 @@ def test_another_budget_in_a_store_is_said_first(tmp_path):
     assert "sampler" not in str(error.value)
     with pytest.raises(StoreError, match=r"holds another study \(schedule.budget: 70 in the store, 40 now; "):
         of(40).run(progress=False)
+    with pytest.raises(StoreError, match=r"holds another study \(schedule.budget: 70 .* 100 now; sampler.configs"):
+        ft.prepare(toys.problem(), budget=100, cohort=3, include=[{"client": {"lr": 0.3}}], store=tmp_path / "s").run(
+            progress=False
+        )
     of(70).extend(100, progress=False)  # as the message says
     with pytest.raises(StoreError, match=r"holds another study \(.*seed: 0 in the store, 1 now"):
         ft.prepare(toys.problem(), budget=100, cohort=3, seed=1, store=tmp_path / "s").run(progress=False)

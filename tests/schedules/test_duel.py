@@ -418,6 +418,16 @@ def test_a_run_that_rises_goes_back_to_its_lowest_with_a_smaller_step():
     assert winner == (1, horizon)
 
 
+@pytest.mark.parametrize(("after", "back"), [(0.75, True), (0.6, False)])
+def test_a_rise_by_a_fifth_of_the_untrained_loss_is_clear(after, back):
+    """The untrained loss is 2.0. The server's model is lost in both cases."""
+    steps, _ = played(Duel(120, arms=1), lambda arm, t: (2.5, after) if arm == 0 and t > 60 else (0.4, 0.3))
+    starts = {arm: start for step in steps for arm, start in step.start.items()}
+    returns = [start.parent for start in starts.values() if start.parent and start.horizon != start.parent[1]]
+    assert [arm for arm, _ in returns] == ([0] if back else [])
+    assert all(t <= 65 for _, t in returns)
+
+
 def test_a_run_whose_score_does_not_fall_goes_back_with_a_smaller_step():
     """It stays at 1.0, half of the untrained loss; with a third of the step it falls."""
     schedule = Duel(120, arms=1)

@@ -191,16 +191,18 @@ def _print_served(out: Console, summary: Mapping[str, Any], metric: Metric) -> N
 
 
 def _print_verdict(out: Console, summary: Mapping[str, Any], metric: Metric) -> None:
-    """Say so where the winner of several arms is no better than the untuned default on validation data."""
-    evaluations, side = summary["evaluations"], summary["spec"]["target"]
-    if summary["spec"]["schedule"].get("arms") == 1:  # nothing was tuned
-        return
+    """Say so where the winner is no better than the untuned default on validation data."""
+    evaluations, side, schedule = summary["evaluations"], summary["spec"]["target"], summary["spec"]["schedule"]
+    while "first" in schedule:
+        schedule = schedule["first"]
+    alone = schedule.get("arms") == 1 and len(summary["result"]["theta"]) == 1
     tuned, untuned = (evaluations.get(name, {}).get("valid mode error", {}) for name in ("tuned", "untuned"))
     if side in tuned and side in untuned and not tuned[side] < untuned[side]:
         how, rounds = "higher" if metric.maximise else "lower", summary["untuned_rounds"]["untuned"]
+        what = "what the budget chose" if alone else "tuning"  # alone: how the server steps, and no more
         out.print(
             f"On validation data the {side} {metric.name} is no {how} than that of the untuned default with "
-            f"{'the same ' if rounds == summary['budget'] else ''}{counted(rounds, 'round')}: here tuning has not paid."
+            f"{'the same ' if rounds == summary['budget'] else ''}{counted(rounds, 'round')}: here {what} has not paid."
         )
 
 

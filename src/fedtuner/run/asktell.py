@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedtuner.core.executor import Advance
-from fedtuner.core.model import Vector
+from fedtuner.core.method import Method
+from fedtuner.core.model import Vector, Vectors
 from fedtuner.core.records import Plan, Report, Tally
 from fedtuner.core.reports import completed
 from fedtuner.core.schedule import Play, Step
-from fedtuner.errors import SpecError, brief
+from fedtuner.errors import SpecError, brief, suggest
 from fedtuner.run.executors.serial import fetched, settled
 from fedtuner.run.session import Session
 
@@ -55,6 +56,7 @@ class AskTell:
             if session.setup.privacy is not None:
                 raise SpecError(f"{name}: a tally, but privacy bounds single reports: tell the reports")
             _check_change(name, reports.change, asked)
+            _check_extra(name, reports.extra, session.setup.method, asked)
             tally = reports
         else:
             _check(name, asked, reports)
@@ -111,6 +113,18 @@ def _check(name: str, plan: Plan, reports: Sequence[Report | None]) -> None:
                 f"{[c.label for c in job.choices]}"
             )
         _check_change(f"{name}, client {job.client}", report.change, plan)
+
+
+def _check_extra(name: str, given: Vectors, method: Method, plan: Plan) -> None:
+    """Refuse means of vectors that neither the server's optimiser nor the method asks for, or of another size."""
+    asked = method.optimiser(plan.server).extra(np.zeros_like(plan.w))
+    known = {**asked, **method.extra}
+    for vector, value in given.items():
+        if vector not in known:
+            raise SpecError(f"{name}: extra has {brief(vector)}{suggest(vector, list(known))}")
+        if vector in asked and value.shape != asked[vector].shape:
+            rule = f"but must be of {asked[vector].shape}"
+            raise SpecError(f"{name}: extra[{vector!r}] is of shape {value.shape}, {rule}")
 
 
 def _check_change(name: str, change: Vector | None, plan: Plan) -> None:

@@ -107,6 +107,11 @@ class Auto:
             raise SpecError(f"include has {len(include)} configurations, but arms = {self.arms}: raise arms")
         assert schedule.arms is not None
         arms = max(schedule.arms if space.searches else 1, len(include))
+        if arms > schedule.arms and (least := Duel.least(arms)) > self.budget:
+            raise SpecError(
+                f"budget = {self.budget} cannot give the {arms} configurations of include a round each: raise budget "
+                f"to {least} or more, or include fewer"
+            )
         schedule = replace(schedule, arms=arms)
         around = {name: centre[name] for name in varied if roles[name] == "step" and name in centre}
         rest = samplers.Stratified(max(1, arms - len(include)), around, self.decades)
@@ -130,7 +135,14 @@ class Auto:
         centre: Mapping[str, Value],
     ) -> Duel:  # fmt: skip
         """Return the schedule that knows which hyperparameter is the step: a real number, searched rather than not."""
-        real = [n for n, role in roles.items() if role == "step" and _is_real(domains.get(n, centre.get(n)))]
+
+        def is_real(name: str) -> bool:
+            given = domains.get(name, centre.get(name))
+            if name in known and (not isinstance(given, Domain) or fixed(given)):  # 2 may be as real as 2.0
+                return not known[name].whole
+            return _is_real(given)
+
+        real = [n for n, role in roles.items() if role == "step" and is_real(n)]
         step = next((n for n in real if n in domains and not fixed(domains[n])), real[0] if real else "")
         least = known[step].low if step in known else 0.0
         return replace(self.schedule, step=step, least_step=max(0.0, least))

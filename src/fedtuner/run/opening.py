@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -17,6 +18,9 @@ from fedtuner.errors import FedtunerWarning, StoreError, one_line
 from fedtuner.run.store.lines import FORMAT
 from fedtuner.run.versions import command, versions
 from fedtuner.schedules.longer import extended, links, original
+
+# Differences that follow from another budget.
+_FOLLOWS = re.compile(r"schedule(\.first)*\.(budget|longest|arms): |sampler\.rest\.(rest\.)?arms: ")
 
 
 def first_event(setup: Setup, federation: Federation) -> Begun:
@@ -46,8 +50,7 @@ def refuse_another(name: str, old: Begun, new: Begun) -> None:
     ]
     of_code = [f"{part}: its code, or what it holds, has changed" for part in code.changed(old.code, new.code)]
     stored, asked = (table["schedule"]["budget"] for table in (was, now))
-    follows = [one.startswith(("schedule.", "sampler.")) and not one.startswith("schedule.kind: ") for one in changed]
-    if asked > stored and all(follows) and not of_code:
+    if asked > stored and all(_FOLLOWS.match(one) for one in changed) and not of_code:
         raise StoreError(
             f"budget = {stored} in the store, {asked} now: {name} holds a study of {stored} rounds. To go on with it "
             f"keep budget = {stored} and give --extend {asked} (study.extend({asked})); for another study use another "

@@ -38,7 +38,8 @@ class Scores:
         ended = {arm: why for arm, t in until.items() if (why := self._ended(arm, t))}
         records = {arm: journal.records(arm, t) for arm, t in until.items()}
         scores = {arm: scoring.score(rounds, target) for arm, rounds in records.items()}
-        scores |= {arm: (math.inf, math.inf) for arm, why in ended.items() if why == "failed"}
+        # Behind all others; among themselves, by what they last had.
+        scores |= {arm: (math.inf, scores[arm][0]) for arm, why in ended.items() if why == "failed"}
         for arm, t in until.items():
             self._compared.setdefault(arm, {})[t] = scores[arm]
             if math.isfinite(scores[arm][0]):

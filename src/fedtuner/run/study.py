@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from types import TracebackType
 from typing import Any
@@ -42,16 +42,23 @@ from fedtuner.space import Space
 from fedtuner.tuners import none
 
 
+@dataclass(frozen=True)
+class Today:
+    """What the user has without any tuning."""
+
+    method: Method
+    cooling: float
+    space: Space  # values of the user's own
+    usual_cohort: bool = False  # no cohort was given: it is as many clients as there are, up to ten
+
+
 class Study(Results):
     """A tuning run, finished or not. ``tune`` and ``prepare`` make it."""
 
-    def __init__(
-        self, setup: Setup, federation: Federation, where: Where, default: tuple[Method, float, Space] | None = None
-    ) -> None:
+    def __init__(self, setup: Setup, federation: Federation, where: Where, default: Today | None = None) -> None:
         super().__init__(where.store, Journal())
         self.setup, self.problem, self.where = setup, federation, where
-        # What there was before any tuning: the method and cooling that were asked for, and values of the user's own.
-        self.default = default or (setup.method, setup.cooling, Space())
+        self.default = default or Today(setup.method, setup.cooling, Space())
         self._asking: AskTell | None = None
 
     @property
@@ -282,8 +289,9 @@ def searched_in_words(schedule: Duel, described: Mapping[str, Any]) -> str:
     if schedule.arms != 1:
         return f"arms differ in {differing(described)}"
     enough = next(n for n in count(schedule.budget) if Duel.searched(n) > 1)
-    few = f"a budget below {enough} rounds is too small to search" if enough > schedule.budget else "nothing to search"
-    return f"{few}: the default is trained alone"
+    if enough == schedule.budget:
+        return "nothing to search: the default is trained alone"
+    return f"below {enough} rounds nothing is searched, unless [auto] arms is given: the default is trained alone"
 
 
 def _turned(metric: Metric, found: Mapping[str, float], side: str) -> Iterator[tuple[str, float]]:

@@ -19,9 +19,10 @@ from fedtuner.core.setup import Setup, check_given, resolve, searched, with_name
 from fedtuner.core.store import Store
 from fedtuner.core.tuner import Tuner
 from fedtuner.errors import FedtunerWarning, SpecError, brief, suggest
-from fedtuner.run.auto import auto
+from fedtuner.federations import Outside
+from fedtuner.run.auto import Auto, auto
 from fedtuner.run.outside import warn_of_outside
-from fedtuner.run.study import Study
+from fedtuner.run.study import Study, Today
 from fedtuner.run.warm import found_by, with_prior
 from fedtuner.run.watch import Show
 from fedtuner.run.watchers import Watch, watching
@@ -84,13 +85,20 @@ def prepare(
     if isinstance(given.get("combine"), str):
         given["combine"] = tables.read(COMBINES, {"kind": given["combine"]}, "combine", "mean")
     check_given(problem, given)
-    if given.get("cohort") is None:
+    usual = given.get("cohort") is None
+    if usual:
         given["cohort"] = _usual_cohort(problem)
     patience = given.pop("patience", None)
     source, warm, priors = given.pop("start_from", None), list[Table](), list[Table]()
     if source is not None:
         warm, priors = found_by(source, method, problem.model)
         own = given.get("include", () if budget is None and recipe is None else ({},))
+        if budget is not None or isinstance(recipe, Auto):  # as many as it has arms for; of one arm the best
+            of_budget = recipe if isinstance(recipe, Auto) else auto(budget)  # type: ignore[arg-type]
+            most = of_budget.schedule.arms or 1
+            own = own if most > 1 or "include" in given else ()
+            room = max(1, most - len(own))
+            warm, priors = warm[:room], priors[:room]
         given["include"] = [*warm[:1], *own, *warm[1:]]  # few arms should have one of each
     if "include" in given:
         given["include"] = _included(problem, method, given["include"])
@@ -104,7 +112,7 @@ def prepare(
     if asked is not None:
         _warn_of_unread(setup, asked)
         warn_of_outside(setup, asked, problem.model.hyperparameters, len(warm))
-    default = named, given.get("cooling", 0.0), _today(setup, asked or Space(), len(warm))
+    default = Today(named, given.get("cooling", 0.0), _today(setup, asked or Space(), len(warm)), usual)
     return Study(setup, problem, Where.at(store, workers=workers, executor=executor, watch=watching(watch)), default)
 
 
@@ -285,10 +293,11 @@ def check_for_real(study: Study, problem: Federation) -> Study:
 def _for_real(study: Study, problem: Federation, settings: Mapping[str, Any]) -> Setup:
     """Return settings, with those that the search has beside them."""
     names = (
-        "method", "cohort", "cohorts", "target", "weights", "across", "combine", "privacy", "cooling", "seed", "engine",
+        "method", "cohorts", "target", "weights", "across", "combine", "privacy", "cooling", "seed", "engine",
         "failing",
     )  # fmt: skip
     same = {name: getattr(study.setup, name) for name in names}
+    same["cohort"] = _usual_cohort(problem) if study.default.usual_cohort else study.setup.cohort
     if study.setup.screens != study.problem.screens:  # the user's own, not those of the proxy's clients
         same["screens"] = study.setup.screens
     return resolve(problem, **same, **settings)
@@ -302,16 +311,17 @@ def untuned(study: Study, progress: bool | Show | None = None, rounds: int | Non
 
     It gets all the study's rounds, or ``rounds`` of them. Its model after as many rounds as the study's longest arm is
     kept, too: ``untuned(study).evaluate(rounds=study.schedule.longest)``. Its store is the folder ``untuned`` inside
-    the study's.
+    the study's. Of clients outside of fedtuner it is not run yet: ``ask`` for its rounds and ``tell`` their reports.
     """
     if not isinstance(study, Study):
         raise SpecError(f"study = {brief(study)}, but must be a Study, such as tune(...) returns")
-    budget, setup, (method, cooling, today) = study.schedule.budget, study.setup, study.default
+    budget, setup, today = study.schedule.budget, study.setup, study.default
     rounds = budget if rounds is None else checks.whole("rounds", rounds)
     same = {f: getattr(setup, f) for f in ("cohort", "cohorts", "target", "across", "weights", "seed", "engine")}
     plain = resolve(
-        study.problem, method=method, cooling=cooling, space=today, tuner=none, sampler=samplers.uniform,
-        schedule=Alone(rounds, min(rounds, study.schedule.longest)), screens=setup.screens, combine=setup.combine,
-        privacy=setup.privacy, **same,
+        study.problem, method=today.method, cooling=today.cooling, space=today.space, tuner=none,
+        sampler=samplers.uniform, schedule=Alone(rounds, min(rounds, study.schedule.longest)), screens=setup.screens,
+        combine=setup.combine, privacy=setup.privacy, **same,
     )  # fmt: skip
-    return study.beside(study.journal.untuned, plain).run(progress, "untuned")
+    made = study.beside(study.journal.untuned, plain)
+    return made if isinstance(study.problem, Outside) else made.run(progress, "untuned")

@@ -84,8 +84,8 @@ class Duel:
         checks.settle(self, discount=self.scoring.discount)
         if arms > 1 and self.rung < 1:
             raise SpecError(
-                f"budget = {budget} cannot give {arms} arms a round each: raise budget to "
-                f"{math.ceil((arms + 2 * LONGER) / SHARE)} or more, or lower arms"
+                f"budget = {budget} cannot give {arms} arms a round each: raise budget to {self.least(arms)} or more, "
+                "or lower arms"
             )
 
     @staticmethod
@@ -93,6 +93,11 @@ class Duel:
         """Return how many arms a budget can compare; 1 where a search does not pay."""
         arms = min(MOST, int(SHARE * budget / FEWEST) - 2 * LONGER)
         return arms if arms >= LEAST else 1
+
+    @staticmethod
+    def least(arms: int) -> int:
+        """Return the least budget that gives so many arms a round each."""
+        return math.ceil((arms + 2 * LONGER) / SHARE) if arms > 1 else 1
 
     @property
     def rung(self) -> int:

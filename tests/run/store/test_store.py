@@ -807,7 +807,9 @@ def test_somebody_elses_folder_is_refused_and_left_alone(tmp_path, there):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("there", ["lock", "log.jsonl", "states/-1-0.safetensors", "proxy/journal.jsonl", ".DS_Store"])
+@pytest.mark.parametrize(
+    "there", ["lock", "log.jsonl", "states/-1-0.safetensors", "proxy/journal.jsonl", ".DS_Store", "tb/events"]
+)
 def test_a_folder_that_has_what_comes_before_a_journal_goes_on(tmp_path, there, study_in_memory):
     (tmp_path / "s" / there).parent.mkdir(parents=True)
     (tmp_path / "s" / there).touch()

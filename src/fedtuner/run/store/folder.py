@@ -125,10 +125,10 @@ class Folder:
                 raise
 
     def _refuse_anothers(self) -> None:
-        """Refuse a folder that holds other things than a study."""
+        """Refuse a folder that holds other files than a study's; watchers may have folders in it before it begins."""
         if self.exists() or not exists(self.path) or (exists(self.path / "states") and self._is_used()):
             return
-        others = sorted(file.name for file in self.path.iterdir() if not _OURS.fullmatch(file.name))
+        others = sorted(f.name for f in self.path.iterdir() if f.is_file() and not _OURS.fullmatch(f.name))
         if others:
             few = ", ".join(map(named, others[:3])) + (" ..." if len(others) > 3 else "")
             raise StoreError(
