@@ -190,6 +190,16 @@ def test_a_budget_that_is_too_small_for_what_is_included_says_so():
         prepared(15, include=include)
 
 
+def test_adam_by_the_rate_of_sgd_is_told():
+    space = Space({"optimiser": "adam"})
+    with pytest.warns(FedtunerWarning, match=r"is SGD's: give yours, include=\[{'client': {'lr': 0.001}}\]"):
+        prepared(space=space)
+    with pytest.warns(FedtunerWarning, match="is SGD's"):
+        prepared(include=[{"client": {"optimiser": "adam"}}])
+    prepared(space=space, include=[{"client": {"lr": 0.001}}])  # warnings are errors here
+    prepared(space=Space({"optimiser": "adam", "lr": 0.001}))
+
+
 def test_a_step_is_never_smaller_than_what_is_declared_to_be_legal():
     change = SmallerStep("lr", 2, least=0.05)
     assert change(None, Arm(0, {"lr": 0.3}, {}), None)[0] == {"lr": 0.05}

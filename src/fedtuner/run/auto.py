@@ -20,7 +20,7 @@ from fedtuner.core.model import Hyper
 from fedtuner.core.setup import CODE_OF_THEIR_OWN
 from fedtuner.errors import FedtunerWarning, SpecError, brief, suggest
 from fedtuner.schedules import Duel
-from fedtuner.space import Choice, Domain, Float, Int, PowerOfTwo, Space, Value, When, fixed
+from fedtuner.space import Choice, Config, Domain, Float, Int, PowerOfTwo, Space, Value, When, fixed
 from fedtuner.tuners import none
 
 VARIED = ("step", "work", "batch")  # the roles that arms differ in
@@ -98,6 +98,8 @@ class Auto:
         space = Space(space.client, space.server, asked.constraints if asked else ())
         if asked is not None and self.vary is None:
             self._warn(asked, space, roles)
+        if not own:
+            _warn_of_adam(asked, today["client"], space)
         # All arms have what the default has, unless they differ in it. Code of one's own reads declared defaults, too.
         kept = today["client"] if not own else {name: centre[name] for name in domains if name in centre}
         space = Space(_fixed(kept, space.client), _fixed(today["server"], space.server), space.constraints)
@@ -208,6 +210,19 @@ class Auto:
 
 
 auto = Auto
+
+
+def _warn_of_adam(asked: Space | None, today: Config, space: Space) -> None:
+    """Say so where clients train by Adam, and the rate that the arms are drawn around is that of SGD."""
+    optimiser = today.get("optimiser", asked.client.get("optimiser") if asked else None)
+    rate = space.client.get("lr")
+    if optimiser in ("adam", Choice(["adam"])) and "lr" not in today and rate is not None and not fixed(rate):
+        warnings.warn(
+            "client.optimiser = 'adam', but the lr that arms are drawn around, and that the default has, is SGD's: "
+            "give yours, include=[{'client': {'lr': 0.001}}]",
+            FedtunerWarning,
+            stacklevel=6,
+        )
 
 
 def _is_real(given: Domain | Value | None) -> bool:
