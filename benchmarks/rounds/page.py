@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import noise
+import others
 from goals import Cell, Line, closed, goals, ratio
 from table import METRICS, against, by_problem, cells
 
@@ -69,7 +70,9 @@ def parts() -> dict[str, str]:
             f"against {metric}": against(lines, metric), f"goals {metric}": goals(found),
             f"oracle {metric}": closed(found, dict(sorted(oracle.items()))),
         }  # fmt: skip
-    return made | {"by problem": by_problem(lines), "noise": noise.table(read("noise"))}
+    return made | {
+        "by problem": by_problem(lines), "noise": noise.table(read("noise")), "others": others.table(read("others")),
+    }  # fmt: skip
 
 
 def written(text: str) -> str:

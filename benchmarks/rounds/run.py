@@ -79,11 +79,16 @@ def parser(text: str | None, ways: Sequence[str], out: Path) -> argparse.Argumen
     made.add_argument("--budgets", nargs="+", type=int, default=[100])
     made.add_argument("--ways", nargs="+", default=list(ways), choices=list({**WAYS, **dict.fromkeys(ways)}))
     made.add_argument("--targets", nargs="+", default=["personalized", "global"])
+    common(made, out)
+    return made
+
+
+def common(made: argparse.ArgumentParser, out: Path) -> None:
+    """Add the arguments that all benchmarks of this folder have."""
     made.add_argument("--seeds", type=seeds, default=seeds("100-102"))
     made.add_argument("--out", type=Path, default=out)
     made.add_argument("--jobs", type=int, default=multiprocessing.cpu_count(), help="processes")
     made.add_argument("--show", action="store_true", help="only show what there is")
-    return made
 
 
 def add(

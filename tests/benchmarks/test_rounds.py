@@ -23,7 +23,7 @@ def loaded(name):
         found.loader.exec_module(made)
     finally:
         sys.path.remove(str(ROUNDS))
-        for other in ("goals", "noise", "problems", "run", "schedules", "shared", "table", "ways"):
+        for other in ("further", "goals", "noise", "others", "problems", "run", "schedules", "shared", "table", "ways"):
             sys.modules.pop(other, None)
     return made
 
@@ -49,7 +49,7 @@ def test_the_page_of_results_has_the_tables_of_the_results(script):
     text, page = (ROOT / "docs" / "results.md").read_text(), loaded("page")
     assert page.written(text) == text
     assert all(f"<!-- rounds: {name} -->" in text for name in page.parts())
-    for name in ("rounds", "table", "oracle", "noise"):
+    for name in ("rounds", "table", "oracle", "noise", "others"):
         assert all(line["seed"] < 100 for line in script.read(ROUNDS / "results" / f"{name}.jsonl"))
 
 
@@ -68,6 +68,29 @@ def test_the_best_of_the_others_is_picked_on_the_seeds_that_all_have():
     }
     del ways["TPE, T/10"]  # a rival that has not run
     assert "digits" not in goals.goals({("digits", 100): ways})
+
+
+@pytest.mark.slow
+def test_further_problems_stand_beside_your_own_settings():
+    others = loaded("page").others
+    line = others.line("digits: own Adam, lr 0.001", 12, 0)
+    assert line["rounds"] == {"auto": 12, "untuned": 12}
+    assert line["auto"].keys() == line["untuned"].keys() == {"global", "personalized"}
+    made = {"case": "wine", "budget": 100, "untuned": {"personalized": 0.2, "global": 0.2}}
+    lines = [{**made, "seed": n, "auto": {"personalized": e, "global": 0.2}} for n, e in enumerate((0.1, 0.4))]
+    first, last = others.table(lines).splitlines()[2:]
+    assert first == "| wine | 100 | 2 | 20.0 (20.0) | 25.0 (40.0) | 1.25 | 20.0 (20.0) | 20.0 (20.0) | 1.00 |"
+    assert last == "| *mean* | | | | 1 of 2 worse | *1.25* | | 0 of 2 worse | *1.00* |"
+
+
+@pytest.mark.slow
+def test_further_problems_can_be_trained():
+    others = loaded("page").others
+    for name, problem in others.FURTHER.items():
+        federation = problem()
+        federation.check()
+        assert len(federation.clients) >= 8, name
+        assert len({client.id for client in federation.clients}) == len(federation.clients), name
 
 
 def test_an_oracle_says_which_part_of_its_distance_is_closed():
