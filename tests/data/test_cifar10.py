@@ -1,6 +1,7 @@
 """CIFAR-10: on the real images where they are present, and on random ones made here."""
 
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -97,3 +98,27 @@ def test_damaged_and_missing_batches_are_named(tmp_path):
     (tmp_path / "other").mkdir()
     with pytest.raises(SpecError, match="fedtuner data get cifar10"):
         cifar10.clients(folder=tmp_path / "other")
+
+
+def test_a_damaged_batch_takes_no_more_memory_than_it_has_bytes(tmp_path):
+    """It asks for a memo of half a billion entries; and says that it has more images than bytes."""
+    for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        (tmp_path / name).write_bytes(b"\x80\x02}r\x00\x00\x00\x20.")
+    tracemalloc.start()
+    with pytest.raises(SpecError, match=r"data_batch_1 cannot be read as a batch of CIFAR-10: KeyError"):
+        cifar10.read(tmp_path)
+    assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    tracemalloc.stop()
+    (tmp_path / "data_batch_1").write_bytes(pickle.dumps({b"data": _Huge((10**6, 3072)), b"labels": []}))
+    with pytest.raises(SpecError, match=r"its images have 3072000000 bytes, but the file has \d+"):
+        cifar10.read(tmp_path)
+
+
+class _Huge:
+    """Something that is pickled as an array of which nothing is written."""
+
+    def __init__(self, shape):
+        self.shape = shape
+
+    def __reduce__(self):
+        return np.ndarray, (self.shape, np.uint8().dtype)

@@ -8,6 +8,7 @@ fifth of the training images is for validation, too, and a device has 80 of the 
 
 from __future__ import annotations
 
+import io
 import pickle
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -89,9 +90,11 @@ def _batches(folder: Path) -> tuple[Array, Array, Array]:
 
 def _batch(path: Path) -> tuple[Array, Array]:
     try:
-        with path.open("rb") as file:
-            batch = _Arrays(file).load()
+        whole = path.read_bytes()
+        batch = _Arrays(io.BytesIO(whole)).load()
         rows, y = np.asarray(batch[b"data"]), np.asarray(batch[b"labels"], np.uint8)
+        if rows.nbytes > len(whole):
+            raise ValueError(f"its images have {rows.nbytes} bytes, but the file has {len(whole)}")
         x = np.ascontiguousarray(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
     except Exception as error:  # a damaged pickle may raise anything
         why = one_line(f"{type(error).__name__}: {error}", 150)
@@ -100,8 +103,12 @@ def _batch(path: Path) -> tuple[Array, Array]:
     return x, y
 
 
-class _Arrays(pickle.Unpickler):
-    """An unpickler that loads arrays and nothing else, since a pickle can run any code."""
+class _Arrays(pickle._Unpickler):
+    """An unpickler that loads arrays and nothing else, since a pickle can run any code.
+
+    It is the one in Python: the other makes a table as long as the largest number that a damaged file has for a memo,
+    which may be more than there is memory.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__(file, encoding="bytes")
